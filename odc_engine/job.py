@@ -96,9 +96,9 @@ def job_of(
 
 
 def _check_nodes(recipe: Recipe, devices_per_node: int | None) -> None:
-    if recipe.far == "hierarchical" and devices_per_node is None:
+    if recipe.hierarchical and devices_per_node is None:
         raise InputError("--far hierarchical without --devices-per-node", fix="say how many devices stand for a node")
-    if (recipe.sharding == "hybrid" or recipe.far == "hierarchical") != (devices_per_node is not None):
+    if (recipe.sharding == "hybrid" or recipe.hierarchical) != (devices_per_node is not None):
         raise InputError(
             f"--sharding {recipe.sharding} {'without' if devices_per_node is None else 'with'} --devices-per-node",
             fix="hybrid sharding needs to know how many devices stand for a node, full sharding does not",

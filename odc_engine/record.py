@@ -24,7 +24,7 @@ class Recorder(Protocol):
     def given(self, kind: str, unit: int) -> int:
         """Note a transfer that was given to its lane. Returns the number to pass to `done`.
 
-        Unit -1: all units at once, between nodes. Kind NODES: a unit that is fetched before its use.
+        Unit -1: all units at once, between nodes. Kind NODES: a unit that its node fetches.
         """
 
     def done(self, number: int, asked: float, had: float) -> None:

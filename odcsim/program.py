@@ -13,8 +13,8 @@ Under hybrid sharding gathers and pushes stay inside a node. Between nodes each 
 place in the other nodes, once per minibatch: before the optimizer it takes in what they have summed of its gradients,
 after it their new parameters. Or, as FSDP2 does it, layer by layer: in the last microbatch the sums of a layer go round
 between nodes beside the backward of the layers before it, and every node has all of them for an optimizer of its own.
-Or parameters come ahead of their use: from a minibatch's start each device brings in what its counterparts hold, unit
-by unit, in a lane of its own, and the first gather of a unit waits for that unit alone.
+With hierarchical transfers nobody waits for all new parameters: from the next minibatch's start each device brings in
+its counterparts' unit by unit, in a lane of its own, and the first gather of a unit waits for that unit alone.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 SYNCS = ("collective", "deferred", "on-demand")
 SHARDINGS = ("full", "hybrid")
-EXCHANGES = ("end", "layers", "ahead")
+EXCHANGES = ("end", "layers")
 COMPUTE, COMM, GATHER, PUSH, NODES = "compute", "comm", "gather", "push", "nodes"  # lanes
 ROOT = 0  # unit; layers are 1..L
 SETTLES = "meeting to settle"  # how the first meeting at a minibatch's end is timed
@@ -123,7 +123,7 @@ class Program:
 
     @property
     def begin(self) -> int:
-        """Where the first microbatch begins, behind what is brought in ahead."""
+        """Where the first microbatch begins, behind what is brought in."""
         return next(i for i, step in enumerate(self.steps) if step.lane != NODES)
 
     @property
@@ -160,11 +160,6 @@ def sync_named(name: str) -> Sync:
     if name not in _SYNC:
         raise InputError(f"unknown sync '{name}'", fix=nearest(name, list(SYNCS)))
     return _SYNC[name]
-
-
-def check_sharding(name: str) -> None:
-    if name not in SHARDINGS:
-        raise InputError(f"unknown sharding '{name}'", fix=nearest(name, list(SHARDINGS)))
 
 
 def prefetch_named(name: str) -> Prefetch:
@@ -205,26 +200,31 @@ def program(
     exchange: str = "end",
     reshard: bool = True,
     streams: str = "one",
+    hierarchical: bool = False,
 ) -> Program:
     """Lower the shape of a minibatch to steps: how many microbatches at most, of how many layers, under which sync.
 
-    `hybrid` is for several nodes: on one it is full sharding. Layer by layer only those exchange who meet, and ahead of
-    use only those who do not. Without `reshard` a layer stays whole from its forward to its backward. `streams`: two
-    where reduce-scatters have a communicator of their own.
+    `hybrid` is for several nodes: on one it is full sharding. Layer by layer only those exchange who meet, and only
+    under hybrid sharding without meetings are transfers `hierarchical`. Without `reshard` a layer stays whole from its
+    forward to its backward. `streams`: two where reduce-scatters have a communicator of their own.
     """
-    check_sharding(sharding)
+    for name, value, values in (("sharding", sharding, SHARDINGS), ("exchange", exchange, EXCHANGES)):
+        if value not in values:
+            raise InputError(f"unknown {name} '{value}'", fix=nearest(value, list(values)))
     if layers < 1 or microbatches < 0:
         raise InputError(f"{layers} layers and {microbatches} microbatches", fix="at least one layer is needed")
     hybrid = sharding == "hybrid"
     meets = sync_named(sync).meets
-    ran = exchange if hybrid and exchange == ("layers" if meets else "ahead") else "end"
+    ran = exchange if hybrid and meets else "end"
+    at_end = hybrid and ran == "end"  # nodes exchange gradients there, and parameters unless they come unit by unit
+    brings = at_end and not meets and hierarchical
     writer = _Writer(_in_streams(sync_named(sync), streams), layered=ran == "layers", reshard=reshard)
     ahead = prefetch_named(prefetch)
-    for unit in range(layers + 1) if ran == "ahead" else ():
+    for unit in range(layers + 1) if brings else ():
         writer.bring(unit)
     for m in range(microbatches):
         _microbatch(writer, m, layers, ahead, last=m == microbatches - 1)
-    _minibatch_end(writer, summed=hybrid and not writer.layered, fetched=hybrid and ran == "end")
+    _minibatch_end(writer, summed=at_end, fetched=at_end and not brings)
     steps, rows = tuple(writer.steps), tuple(writer.rows)
     return Program(sync, layers, microbatches, prefetch, steps, rows, sharding, ran, reshard)
 
@@ -245,7 +245,7 @@ class _Writer:
         self.compute = -1  # the latest step of the compute lane
         self.push = -1
         self.summed = -1  # the latest exchange between nodes
-        self.brought: dict[int, int] = {}  # units that come ahead and nothing has waited for, by what brings them
+        self.brought: dict[int, int] = {}  # what brings in a unit for which nothing has waited yet
 
     def _add(self, kind: str, lane: str, m: int, unit: int, what: str, after: tuple[int, ...], meets: bool) -> int:
         timed = (what, m if kind in ("compute", "overhead", "gather", "push") else EVERY)

@@ -185,7 +185,7 @@ class Recipe:
     def program(self, layers: int, microbatches: int) -> Program:
         """The steps of a minibatch by this recipe."""
         settled = self.sharded("full")
-        how = self.sync, self.prefetch, settled.sharding, self.exchange, self.reshard, self.streams
+        how = self.sync, self.prefetch, settled.sharding, self.exchange, self.reshard, self.streams, self.hierarchical
         return program(layers, microbatches, *how)
 
     def sharded(self, how: str) -> "Recipe":
@@ -199,9 +199,9 @@ class Recipe:
         return _on(self.sharded("full"), nodes)
 
     @property
-    def ahead(self) -> bool:
-        """Whether what is far comes ahead of its use, as it is run."""
-        return self.exchange == "ahead"
+    def hierarchical(self) -> bool:
+        """Whether a node brings in what is far once, for all its devices."""
+        return self.far == "hierarchical"
 
     @property
     def sent(self) -> int:
@@ -275,9 +275,7 @@ def _on(recipe: Recipe, nodes: int) -> Recipe:
         return replace(recipe, sharding="full", exchange="end", far="each")
     if sync_named(recipe.sync).meets:
         return replace(recipe, far="each", exchange=recipe.exchange if recipe.sharding == "hybrid" else "end")
-    if recipe.far == "hierarchical":
-        return replace(recipe, sharding="hybrid", exchange="ahead")
-    return replace(recipe, exchange="end")
+    return replace(recipe, sharding="hybrid" if recipe.hierarchical else recipe.sharding, exchange="end")
 
 
 def flags(*, engine: bool = False) -> tuple[str, ...]:

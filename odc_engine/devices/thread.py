@@ -44,8 +44,8 @@ class ThreadDevice(RunDevice):
         arena = arena_on(memory, [unit.shape for unit in units], job.recipe.accumulate, job.cost.holders)
         self.shards = self._drawn(units)
         self.optimizer = torch.optim.AdamW(self.shards, lr=1e-3)
-        self._ahead = job.recipe.ahead
-        names = {self.sync.gather_lane, self.sync.push_lane, *([NODES] if self._ahead else [])}
+        self._hierarchical = job.recipe.hierarchical
+        names = {self.sync.gather_lane, self.sync.push_lane, *([NODES] if self._hierarchical else [])}
         lanes = {name: place.lane(name) for name in names}
         clock = place.clock()
         self.parts = Equipment(
@@ -68,7 +68,7 @@ class ThreadDevice(RunDevice):
         self.meet()
         start = self.parts.clock.start()
         performance.perform()
-        if self._ahead:
+        if self._hierarchical:
             self.parts.arena.begin()
         if not self.sync.publishes and self.parts.arena.nodes == 1:
             self._lay_out()  # as over shm nobody is charged for it
@@ -102,7 +102,7 @@ class ThreadDevice(RunDevice):
         """Write the weights for peers to read, drop the gradients, and wait until every rank has done so."""
         self._lay_out()
         self.meet()
-        if self._ahead:
+        if self._hierarchical:
             self.parts.arena.begin()
         elif self.parts.arena.nodes > 1:
             self.parts.arena.fetch()

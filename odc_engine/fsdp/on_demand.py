@@ -49,7 +49,7 @@ from odc_engine.fsdp.replicas import Replicas, agreed_by_all
 from odc_engine.fsdp.retry.halving import halved
 from odc_engine.fsdp.retry.retry import Retry, alone
 from odc_engine.fsdp.scaling import scale
-from odc_engine.fsdp.transfers import Transfers, comes_ahead
+from odc_engine.fsdp.transfers import Transfers, is_hierarchical
 from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
 from odc_engine.fsdp.usual_timeout import usual_timeout
 from odc_engine.fsdp.versions import equal, no_rate, packed
@@ -113,9 +113,9 @@ class OnDemand(Communication):
             shapes = [unit.shape for unit in self.units]
             self.memory.meet(MAIN)  # it names who could not come so far, for whom a collective would wait
             arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
-            self._ahead = comes_ahead(far, meets, devices_per_node) and arena.nodes > 1
-            how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite, "ahead": self._ahead}
-            self._transfers = Transfers(arena, self.recorder, **how)
+            self._hierarchical = is_hierarchical(far, meets, devices_per_node) and arena.nodes > 1
+            how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite}
+            self._transfers = Transfers(arena, self.recorder, hierarchical=self._hierarchical, **how)
             opened.callback(self._transfers.close)
             way_out = "" if memory else BY_HAND.finite  # who brings the memory is no loop of a user's
             self._loop = loop = Loop(model, self.units, self._published, way_out=way_out)
@@ -332,10 +332,10 @@ class OnDemand(Communication):
         loop.enter(Phase.OPEN)
 
     def _meet_to_publish(self, arena: Arena) -> None:
-        if arena.nodes > 1 and not self.meets and not self._ahead:
+        if arena.nodes > 1 and not self.meets and not self._hierarchical:
             with self.recorder.span("meeting"):
                 self.memory.meet(MAIN)  # all shards are written, and all sums read
-        if not self._ahead:
+        if not self._hierarchical:
             self._transfers.between_nodes("gather", arena.fetch)
         with self.recorder.span("meeting"):
             self.memory.meet(MAIN)

@@ -19,11 +19,11 @@ from odcsim.recipe import FAR
 
 class Transfers:
     """`meets`: every transfer synchronizes all ranks, in one lane. `trail`: compute waits for the push so many
-    positions back. `check_finite`: check gradients before they are added to a sum. `ahead`: fetch units from other
-    nodes one by one, in a lane of their own."""
+    positions back. `check_finite`: check gradients before they are added to a sum. `hierarchical`: fetch units
+    from other nodes one by one, in a lane of their own."""
 
     def __init__(
-        self, arena: Arena, recorder: Recorder, *, meets: bool, trail: int, check_finite: bool, ahead: bool
+        self, arena: Arena, recorder: Recorder, *, meets: bool, trail: int, check_finite: bool, hierarchical: bool
     ) -> None:
         self._open_arena: Arena | None = arena  # its views would keep the memory
         self._recorder, self._meets, self._trail = recorder, meets, trail
@@ -35,7 +35,7 @@ class Transfers:
             opened.callback(self._gathers.close)
             self._pushes = self._gathers if meets else lane("push")
             opened.callback(self._pushes.close)
-            self._nodes = lane(NODES) if ahead else None
+            self._nodes = lane(NODES) if hierarchical else None
             if self._nodes is not None:
                 opened.callback(self._nodes.close)
             self._brought: dict[int, Handle] | None = {}  # by units; None: published, and not begun
@@ -121,8 +121,8 @@ class Transfers:
         self._open_arena = None
 
 
-def comes_ahead(far: str, meets: bool, devices_per_node: int | None) -> bool:
-    """Whether weights of other nodes are fetched before their use."""
+def is_hierarchical(far: str, meets: bool, devices_per_node: int | None) -> bool:
+    """Whether a node fetches weights of other nodes once, unit by unit."""
     if far not in FAR:
         raise InputError(f"unknown far mode '{far}'", fix=nearest(far, list(FAR)))
     if far == "each":

@@ -36,7 +36,7 @@ class Brought:
             row[unit, self._place] = self._round
 
     def wait_for(self, unit: int) -> None:
-        """Wait until the node has all of the unit; return at once if nothing is fetched ahead. Raises PeerLost."""
+        """Wait until the node has all of the unit; without hierarchical transfers return at once. Raises PeerLost."""
         patience, looks, mine = Patience(), 0, self.rows[self._place][unit]
         while self._round and (late := (mine < self._round).nonzero().flatten().tolist()):
             self._memory.check()

@@ -245,7 +245,7 @@ def utilization(row: Row) -> str:
 def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
     """What hybrid sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
     recipe, chosen, gain = comparison.setting.cost.recipe, reply.chosen, reply.chosen.over_full
-    if recipe.on(2).ahead:  # asked for, whether or not there are nodes
+    if recipe.on(2).hierarchical:  # asked for, whether or not there are nodes
         return [_gained("Hierarchical transfers", ("run", "make"), comparison, reply)]
     if recipe.sharding == "full":
         return []

@@ -34,13 +34,13 @@ MINIBATCHES = 4
 @dataclass(frozen=True)
 class Kind:
     """An arena, and what moves its bytes. `machines`: devices on each, where a network is between them, which is TCP or
-    else NVSHMEM's. `ahead`: what is published comes into a node unit by unit."""
+    else NVSHMEM's. `hierarchical`: what is published comes into a node unit by unit."""
 
     devices: int
     accumulate: str = "slots"
     machines: tuple[int, ...] = ()
     per_node: int | None = None
-    ahead: bool = False
+    hierarchical: bool = False
     kernels: bool = False
     tcp: bool = False
 
@@ -73,13 +73,13 @@ KINDS = {
     "locked": Kind(3, "locked"),
     "slots": Kind(3),
     "nodes": Kind(4, per_node=2),
-    "nodes, locked, ahead": Kind(4, "locked", per_node=2, ahead=True),
+    "nodes, locked, hierarchical": Kind(4, "locked", per_node=2, hierarchical=True),
     "a network": Kind(3, machines=(2, 1)),
     "a network only": Kind(3, machines=(1, 1, 1)),
     "nodes over a network": Kind(4, machines=(2, 2), per_node=2),
-    "nodes over a network, ahead": Kind(4, machines=(2, 2), per_node=2, ahead=True),
+    "nodes over a network, hierarchical": Kind(4, machines=(2, 2), per_node=2, hierarchical=True),
     "TCP": Kind(4, machines=(2, 1, 1), tcp=True),
-    "nodes over TCP, locked, ahead": Kind(4, "locked", machines=(2, 2), per_node=2, ahead=True, tcp=True),
+    "nodes over TCP, locked, hierarchical": Kind(4, "locked", machines=(2, 2), per_node=2, hierarchical=True, tcp=True),
 }
 
 
@@ -190,11 +190,11 @@ def _publish(kind: Kind, arena: Arena, number: int, late: Late, bring: Lane) -> 
         late()
         if arena.nodes == 1:
             arena.clear(unit)
-    if arena.nodes > 1 and not kind.ahead:
+    if arena.nodes > 1 and not kind.hierarchical:
         memory.meet(MAIN)
         arena.fetch()
     memory.meet(MAIN)
-    if kind.ahead:
+    if kind.hierarchical:
         arena.begin()
         for unit in range(len(UNITS)):
             bring.give(arena.bring, unit)

@@ -24,8 +24,8 @@ from odcsim.schedule import Schedule
 A100, MODEL = catalog.gpu("a100"), catalog.model("r1-distill-qwen-14b")
 
 
-def ahead(layers: int, microbatches: int, prefetch: str = "fsdp2"):
-    return program(layers, microbatches, "on-demand", prefetch, "hybrid", "ahead")
+def hierarchical(layers: int, microbatches: int, prefetch: str = "fsdp2"):
+    return program(layers, microbatches, "on-demand", prefetch, "hybrid", hierarchical=True)
 
 
 def cost(far: str, devices: int = 16, per_node: int = 8, sync: str = "on-demand", **network) -> Cost:
@@ -35,7 +35,7 @@ def cost(far: str, devices: int = 16, per_node: int = 8, sync: str = "on-demand"
 
 @given(st.integers(1, 5), st.integers(1, 4), st.sampled_from(PREFETCHES))
 def test_each_unit_is_brought_in_once_and_its_first_forward_waits_for_it(layers, microbatches, prefetch):
-    p, full = ahead(layers, microbatches, prefetch), program(layers, microbatches, "on-demand", prefetch)
+    p, full = hierarchical(layers, microbatches, prefetch), program(layers, microbatches, "on-demand", prefetch)
     brought = {s.unit: i for i, s in enumerate(p.steps) if s.lane == NODES}
     assert list(brought) == list(range(layers + 1))  # in the order of use
     assert p.begin == len(brought)
@@ -55,7 +55,7 @@ def test_each_unit_is_brought_in_once_and_its_first_forward_waits_for_it(layers,
 
 @given(case=cases(syncs=("on-demand",), shardings=("full",)), seed=st.integers(0, 99))
 def test_both_executors_agree_to_the_last_bit(case, seed):
-    p = ahead(case.program.layers, case.program.microbatches, case.program.prefetch)
+    p = hierarchical(case.program.layers, case.program.microbatches, case.program.prefetch)
     known = dict(zip(case.program.durations, case.durations, strict=True))
     fresh = np.random.default_rng(seed).exponential(1.0, case.durations.shape[1:])
     table = np.array([known.get(timed, fresh) for timed in p.durations])

@@ -276,6 +276,7 @@ def test_counts_may_differ_only_without_meetings_inside():
         ((1, 1, "collective", "9" * 5000), "unknown prefetch"),
         ((1, 1, "collective", "fsdp"), "unknown prefetch"),
         ((1, 1, "collective", "fsdp2", "hybird"), "unknown sharding 'hybird'; did you mean 'hybrid'"),
+        ((1, 1, "collective", "fsdp2", "hybrid", "ahead"), "unknown exchange 'ahead'; did you mean 'end'"),
     ],
 )
 def test_what_is_no_program_is_refused(arguments, problem):

@@ -142,7 +142,7 @@ LEFT_OUT = {
     "the meeting behind what nodes fetch": ("nodes", no_meeting, 1, 3),
     "the meeting in which pushes over a network end": ("a network", no_meeting, 1, 2),
     "the second meeting, behind sums of nodes": ("nodes over a network", patched, "offer_sums", no_second_meeting),
-    "the wait for what a node brings in": ("nodes, locked, ahead", patched, "begin", nothing),
+    "the wait for what a node brings in": ("nodes, locked, hierarchical", patched, "begin", nothing),
     "clearing behind the meeting": ("slots", patched, "complete", cleared_early),
     "the wait for what was sent": ("a network only", patched, "_arrive", nothing),
     "zeros for what was not pushed": ("kernels, and a network", patched, "complete", nothing),

@@ -96,7 +96,7 @@ def on_demand(kind: Kind, name: str) -> tuple[nn.Module, OnDemand]:
         return model, OnDemand(model, average=False, timeout=30)
     how = {"accumulate": kind.accumulate, "devices_per_node": kind.per_node}
     return model, OnDemand(
-        model, memory=kind.memory(), average=False, far="hierarchical" if kind.ahead else "each", **how
+        model, memory=kind.memory(), average=False, far="hierarchical" if kind.hierarchical else "each", **how
     )
 
 

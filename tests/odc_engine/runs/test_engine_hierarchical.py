@@ -97,11 +97,11 @@ def test_training_has_the_bits_of_hybrid_sharding(pools, case):
 
 def test_threads_do_the_same():
     assert worst(job_for(minibatch(4, 1, 2, 0), sync="on-demand", **HIERARCHICAL)) <= BOUND
-    ahead, full = (
+    ours, full = (
         on_threads(job_for(*[minibatch(4, 1, 2, 0)] * 4, sync="on-demand", **options), trained)
         for options in (HIERARCHICAL, {})
     )
-    for mine in ahead:
+    for mine in ours:
         assert all(torch.allclose(weight, full[0][name], atol=1e-5, rtol=0) for name, weight in mine.items())
 
 
