@@ -39,7 +39,7 @@ break: .venv/dev
 	$(BIN)/python tests/breaking/inject.py --faults 300
 
 # The engine in trainers that others wrote, in a venv of its own, since their packages change what other tests find.
-TRAINERS := tests/odc_engine/trainers tests/odc_engine/packings tests/odc_engine/across/test_*_across.py \
+TRAINERS := tests/odc_engine/trainers tests/odc_engine/across/test_*_across.py \
 	tests/docs/test_trl.py tests/docs/test_trainer_programs.py \
 	tests/odcsim/reading/test_tokenizing_alike.py tests/odcsim/doors/test_dirty_data.py tests/odcsim/checking/test_check_trl.py \
 	tests/odcsim/catalog/test_hf_classes.py tests/odcsim/neighbours tests/odcsim/show/pages/test_profiler.py

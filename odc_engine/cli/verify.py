@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--packings",
         action="store_true",
-        help="also run the script's first minibatch split differently and on one process, and compare gradients",
+        help="run the script's first minibatch twice, split differently, and compare gradients",
     )
     parser.set_defaults(run=_run, emulate_compute=False, cluster=None)
 
@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.script is not None:
         options.need_torch()
         if args.packings:
-            from odc_engine.packings.command import verify_packings
+            from odc_engine.runs.packings import verify_packings
 
             return verify_packings(args.script)
         from odc_engine.runs.script import verify_script

@@ -1,9 +1,6 @@
 """The training loop that docs/engine/index.md shows, as its reader would run it."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 from jobs import torchrun
@@ -66,31 +63,3 @@ def test_a_script_whose_gradients_are_others_ends_with_1(tmp_path):
     done = torchrun(tmp_path, "--nproc-per-node", "2", *CALL, "train.py")
     assert done.returncode == 1
     assert "are NOT equal to one process" in done.stdout
-
-
-def packings(folder, program):
-    (folder / "train.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, *CALL[:3], "--packings", CALL[3], "train.py"],
-        cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
-
-
-MEANS = {
-    "mine = [[0, 1, 3], [2]][dist.get_rank()]": "mine = range(dist.get_rank(), 4, dist.get_world_size())",
-    "loss = (losses * weights[i]).sum()": "loss = losses.mean() / dist.get_world_size()",
-}
-
-
-@pytest.mark.slow
-def test_a_loss_that_knows_the_number_of_processes_ends_with_1(tmp_path):
-    """In a loop that cuts its minibatch itself, of which one process has the same samples."""
-    program = PROGRAM.search(PAGE.read_text(encoding="utf-8"))[1]
-    for usual, changed in MEANS.items():
-        assert usual in program
-        program = program.replace(usual, changed)
-    code, printed, told = packings(tmp_path, program)
-    assert code == 1, told
-    assert "train.py: 2 processes, cut otherwise: not checked, since the script cuts its minibatch itself" in printed
-    assert "on 1 process they are 2 times as large; leave the number of processes out of the loss" in printed

@@ -18,9 +18,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from odc_engine import BalancedBatches
-from odc_engine.packings.first_step import first_step
-from odc_engine.packings.packing import AS_IT_IS, OTHERS
-from odc_engine.packings.verdict import verdict
+from odc_engine.runs import packings
 from odcsim.balance import LearnedCosts
 
 TEXT = (ROOT / "docs/own-loop.md").read_text(encoding="utf-8")
@@ -64,18 +62,18 @@ def test_the_loop_of_the_page_loses_what_the_page_says(pools, on_demand):
         assert losses == pytest.approx(expected, abs=2e-4)
 
 
-def cut(rank, path, packing):  # noqa: ARG001
+def cut(rank, path, otherwise):  # noqa: ARG001
     with mock.patch("torch.distributed.init_process_group"):
-        return first_step([path, "--on-demand"], packing)
+        return packings.first_step([path, "--on-demand"], otherwise)
 
 
-def test_its_gradients_are_equal_however_they_are_cut(pools, tmp_path):
+def test_its_gradients_are_equal_however_they_are_cut(pools, tmp_path, capsys):
     (tmp_path / "loop.py").write_text(program("loop.py"), encoding="utf-8")
-    found = {one: pools(one.processes).run(cut, str(tmp_path / "loop.py"), one)[0] for one in (AS_IT_IS, *OTHERS)}
-    lines = verdict(found.pop(AS_IT_IS), found).lines
+    steps = [pools(2).run(cut, str(tmp_path / "loop.py"), otherwise)[0] for otherwise in (False, True)]
+    assert packings.told("loop.py", *steps) == 0
     shown = re.search(r"--packings --script loop.py --on-demand\n```\n\n```text\n(.*?)^```$", TEXT, re.M | re.S)[1]
     figure = re.compile(r"furthest .*|(?<=norm 1\.514)\d+")
-    assert figure.sub("", "".join(f"loop.py: {line}\n" for line in lines)) == figure.sub("", shown)
+    assert figure.sub("", capsys.readouterr().out) == figure.sub("", shown)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ NEEDS = {
     ],
     "verl": [
         "odc_engine/across/test_verl_across.py",
-        "odc_engine/packings/test_trainers_packed.py",
+        "odc_engine/trainers/test_trainers_packed.py",
         "odc_engine/trainers/test_verl.py",
     ],
 }
