@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from sources import ENGINE, ODCSIM
+from sources import everything, modules
 
-OURS = {**ODCSIM, **ENGINE}
+OURS = modules(everything())
 
 PUBLIC = {
     "odcsim": """Advice BreakEven Comparison Diagnosis Fitted InputError PlanCheck RolloutSteps Setting Simulation
@@ -38,26 +38,22 @@ def may(module: str, name: str) -> bool:
     return name in NAMES.get(module, ()) or f"{module}.{name}" in NAMES or name == "__version__"
 
 
-def taken(code: str) -> list[tuple[str, str]]:
-    """What a program takes of our packages, as (module, name); of `import a.b` too."""
-    tree = ast.parse(code)
-    modules: dict[str, str] = {}  # of ours, by their names in the program
-    return [*_imported(tree, modules), *_looked_up(tree, modules)]
+Taken = list[tuple[int, str]]  # lines and names
 
 
-def private(code: str) -> list[str]:
-    """What it takes that is not public."""
-    return [f"{module}.{name}" for module, name in taken(code) if not may(module, name)]
+def private(code: str | ast.AST) -> Taken:
+    """What a program takes of our packages that is not public."""
+    return [(line, f"{module}.{name}") for line, module, name in _taken(code) if not may(module, name)]
 
 
-def missing(code: str) -> list[str]:
+def missing(code: str | ast.AST) -> Taken:
     """What it takes that is not there, also in a function that nobody called."""
-    return [f"{module}.{name}" for module, name in taken(code) if not _is_there(module, name)]
+    return [(line, f"{module}.{name}") for line, module, name in _taken(code) if not _is_there(module, name)]
 
 
-def elsewhere(code: str) -> list[str]:
+def elsewhere(code: str | ast.AST) -> Taken:
     """What it takes that is public, by another path than the documented one."""
-    return [f"{module}.{name}" for module, name in taken(code) if goes_around(module, name)]
+    return [(line, f"{module}.{name}") for line, module, name in _taken(code) if goes_around(module, name)]
 
 
 def goes_around(module: str, name: str) -> bool:
@@ -78,36 +74,34 @@ def _is_there(module: str, name: str) -> bool:
     return f"{module}.{name}" in OURS or (module in OURS and hasattr(import_module(module), name))
 
 
-def _imported(tree: ast.AST, modules: dict[str, str]) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+def _taken(code: str | ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Line, module and name; of `import a.b` too, and of `plots.idle` after `from odcsim import plots`."""
+    nodes = list(ast.walk(ast.parse(code) if isinstance(code, str) else code))
+    known: dict[str, str] = {}  # modules of ours, by their names in the program
+    for node in nodes:
         if isinstance(node, ast.Import):
             for name in [alias for alias in node.names if ours(alias.name)]:
                 module, _, last = name.name.rpartition(".")
                 top = name.name.partition(".")[0]
-                modules[name.asname or top] = name.name if name.asname else top
+                known[name.asname or top] = name.name if name.asname else top
                 if module:
-                    yield module, last
+                    yield node.lineno, module, last
         elif isinstance(node, ast.ImportFrom) and ours(str(node.module)):
             for name in node.names:
                 full = f"{node.module}.{name.name}"
                 if full in OURS:
-                    modules[name.asname or name.name] = full
-                yield str(node.module), name.name
+                    known[name.asname or name.name] = full
+                yield node.lineno, str(node.module), name.name
+    for node in nodes if known else ():
+        if isinstance(node, ast.Attribute) and (module := _module(node.value, known)):
+            yield node.lineno, module, node.attr
 
 
-def _looked_up(tree: ast.AST, modules: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """`idle` of `plots.idle` after `from odcsim import plots`."""
-    for node in ast.walk(tree):
-        module = _module(node.value, modules) if isinstance(node, ast.Attribute) else None
-        if module:
-            yield module, node.attr
-
-
-def _module(node: ast.expr, modules: dict[str, str]) -> str | None:
+def _module(node: ast.expr, known: dict[str, str]) -> str | None:
     """The module that an expression names."""
     if isinstance(node, ast.Name):
-        return modules.get(node.id)
-    if isinstance(node, ast.Attribute) and (outer := _module(node.value, modules)):
+        return known.get(node.id)
+    if isinstance(node, ast.Attribute) and (outer := _module(node.value, known)):
         full = f"{outer}.{node.attr}"
         return full if full in OURS else None
     return None

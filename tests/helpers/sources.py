@@ -1,55 +1,120 @@
-"""The modules of both packages, and what each imports, read from their source."""
+"""Sources and pages of this repository: each is read and parsed once, and every rule on them looks at the same ones."""
 
 import ast
+import re
 import sys
-from functools import cache
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
 
 from scripts import ROOT
 
-
-def modules(package: str) -> dict[str, Path]:
-    found = {}
-    for path in sorted((ROOT / package).rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+PROGRAMS = ("odcsim", "odc_engine", "tests", "docs", "notebooks", "traces")
+STDLIB = set(sys.stdlib_module_names)
+BLOCK = re.compile(r"^( *)```(\w*)(?: (\S+))?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
-ODCSIM, ENGINE = modules("odcsim"), modules("odc_engine")
+@dataclass(eq=False)
+class Source:
+    """A Python file or a page, by its path from the root."""
+
+    name: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def _nodes(self) -> dict[type, list[Any]]:
+        found = defaultdict(list)
+        for node in ast.walk(self.tree):
+            found[type(node)].append(node)
+        return found
+
+    def every(self, *kinds: type) -> list[Any]:
+        """Nodes of these kinds, wherever they stand."""
+        return [node for kind in kinds for node in self._nodes.get(kind, ())]
+
+    @property
+    def module(self) -> str:
+        return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @cached_property
+    def imports(self) -> list[tuple[int, str]]:
+        """Line and full name of what is imported, in functions too, but not for type checkers alone.
+
+        Of `from a import b` both, since b may be a module.
+        """
+        found, nodes = [], [self.tree]
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+                nodes += node.orelse
+            elif isinstance(node, ast.Import):
+                found += [(node.lineno, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                found.append((node.lineno, str(node.module)))
+                found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+            elif not isinstance(node, ast.expr):
+                nodes += ast.iter_child_nodes(node)
+        return found
+
+    @cached_property
+    def packages(self) -> set[str]:
+        """Packages it imports that Python does not bring."""
+        return {name.partition(".")[0] for _, name in self.imports} - STDLIB
+
+    @property
+    def blocks(self) -> list[tuple[int, str, str, str]]:
+        """Of a page's blocks of code the line, the language, the name of a file and what is in it, as it is written."""
+        return [(self.line(block.start()), *block.groups()[1:]) for block in BLOCK.finditer(self.text)]
+
+    def line(self, offset: int) -> int:
+        return self.text.count("\n", 0, offset) + 1
+
+    def found(self, pattern: re.Pattern[str]) -> Iterator[str]:
+        """Each place where it says this, ready to be read in a list."""
+        for match in pattern.finditer(self.text):
+            yield self.at(self.line(match.start()), " ".join(match[0].split()))
+
+    def at(self, line: int, what: str) -> str:
+        return f"{self.name}:{line}: {what}"
 
 
-def run_time(tree: ast.AST) -> list[ast.Import | ast.ImportFrom]:
-    """Every import, in functions too, but not those for type checkers alone."""
-    found, nodes = [], [tree]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            nodes += node.orelse
-            continue
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found.append(node)
-        nodes += ast.iter_child_nodes(node)
-    return found
+Files = list[Source]
 
 
 @cache
-def imports(path: Path) -> frozenset[str]:
-    """Full names of what a file imports; of `from a import b` both, since b may be a module."""
-    found = set()
-    for node in run_time(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        else:
-            assert node.level == 0, f"{path} imports relatively"
-            found |= {str(node.module), *(f"{node.module}.{name.name}" for name in node.names)}
-    return frozenset(found)
+def everything() -> Files:
+    """All Python files and pages that are ours."""
+    paths = [path for folder in PROGRAMS for kind in ("py", "md") for path in (ROOT / folder).rglob(f"*.{kind}")]
+    return [
+        Source(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+        for path in [*ROOT.glob("*.md"), *sorted(paths)]
+    ]
 
 
-def outside(path: Path) -> set[str]:
-    """Packages a file imports that Python does not bring."""
-    return {name.partition(".")[0] for name in imports(path)} - set(sys.stdlib_module_names)
+def planted(texts: dict[str, str]) -> Files:
+    """Files that are not there, for a rule to look at."""
+    return [Source(name, text) for name, text in texts.items()]
 
 
-def inside(path: Path, known: dict[str, Path]) -> set[str]:
-    return {name for name in imports(path) if name in known}
+def programs(files: Files, *folders: str) -> Files:
+    """Python files in some folders; without any, all."""
+    return [one for one in files if one.name.endswith(".py") and (not folders or one.name.startswith(_below(folders)))]
+
+
+def pages(files: Files, *folders: str) -> Files:
+    return [one for one in files if one.name.endswith(".md") and (not folders or one.name.startswith(_below(folders)))]
+
+
+def _below(folders: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{folder}/" for folder in folders)
+
+
+def modules(files: Files, *packages: str) -> dict[str, Source]:
+    """Modules of our packages by their names."""
+    return {one.module: one for one in programs(files, *packages or ("odcsim", "odc_engine"))}

@@ -1,118 +1,305 @@
 """Who may import whom: the import rules of docs/design.md, read from the source and tried once for real."""
 
+import ast
+import re
 import subprocess
 import sys
-from graphlib import TopologicalSorter
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
+from needs import NEEDS
 from scripts import ROOT
-from sources import ENGINE, ODCSIM, inside, outside
+from sources import Files, Source, everything, modules, planted, programs
 
-SUPPORT = {name for name in ODCSIM if name.startswith("odcsim.support")}
-NOUNS = (
-    "errors trace schedule flat program recipe recipe_file question timeline profile model cost cluster network "
-    "recipe_flags"
-)
-CONTRACT = {f"odcsim.{name}" for name in NOUNS.split()} | SUPPORT
+DESIGN = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `(odcsim|odc_engine)/([\w/]+)` \| (?:.+?) \| (.*?) ?\|$", DESIGN, re.MULTILINE)
+ROOMS = {f"{top}/{room}": {f"{top}/{other}" for other in re.findall(r"\w+", leans)} for top, room, leans in ROWS}
+OPEN = "odcsim/support"  # to all, as the nouns are
+TABLE = re.search(r"^\| layer of `odcsim` .*\n\|-.*\n((?:\|.*\n)+)", DESIGN, re.MULTILINE)[1]
+LAYERS = [re.findall(r"`(\w+)`", line) for line in TABLE.splitlines()]  # the highest first
+LAYER = {place: number for number, places in enumerate(LAYERS) for place in places}
+FITTING = [f"odcsim.fitting{module}" for module in ("", ".measurements", ".recorded", ".fit")]
+CALLED = {"odcsim", "odcsim.balance", "odcsim.balance.library", "odcsim.catalog", "odcsim.catalog.fits", *FITTING}
+DRAWS = "odc_engine.measuring.bandwidth"
+DRAWN = {"odcsim.plots", "odcsim.show", "odcsim.show.pages", "odcsim.show.pages.page"}
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}
-READERS = (
-    "odcsim.results",
-    "odcsim.plots",
-    "odcsim.show.pages.page",
-    "odcsim.show.pages.perfetto",
-)  # of timelines, whoever wrote them
+ENTRY = "odcsim.executors.simulation"
+OF_THE_SCAN = "odcsim.executors.taking"  # what the analytic executor is made of, beside the scan
+READERS = ("odcsim.results", "odcsim.plots", "odcsim.show.pages.page", "odcsim.show.pages.perfetto")  # of timelines
+HOMES = {"simpy": "odcsim.executors.des", "plotly": "odcsim.plots", "triton": "odc_engine.kernels"}
+TRAINERS = {"PIL", "accelerate", "datasets", "peft", "torchtitan", "transformers", "trl", "verl"}  # need these
 
 
-def test_the_rules_have_something_to_hold():
-    assert set(ODCSIM) >= CONTRACT | EXECUTORS | {"odcsim.results.metrics"}
-    assert "numpy" in outside(ODCSIM["odcsim.cost"])
-    assert "odcsim.profile" in inside(ODCSIM["odcsim.cost"], ODCSIM)
-    assert "odcsim.executors.des" in inside(ODCSIM["odcsim.executors.simulation"], ODCSIM)  # imported in a function
-    assert "odcsim.show.pages.report" not in inside(ODCSIM["odcsim"], ODCSIM)  # for type checkers
+def under(module: str, *rooms: str) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
 
 
-@pytest.mark.parametrize("name", ODCSIM)
-def test_the_simulator_never_imports_the_engine_or_what_it_needs(name):
-    forbidden = {"torch", "pandas", "triton", "nvshmem", "odc_engine"}
-    assert not outside(ODCSIM[name]) & forbidden
+def contract(module: str) -> bool:
+    """Whether all may import it: a noun at the top of odcsim, or support."""
+    noun = module.count(".") == 1 and module.replace(".", "/") not in ROOMS and not module.endswith("__")
+    return under(module, "odcsim.support") or (noun and under(module, "odcsim"))
 
 
-@pytest.mark.parametrize("name", sorted(CONTRACT))
-def test_the_contract_imports_numpy_and_itself(name):
-    known = {"rich"} if name == "odcsim.support.progress" else {"numpy"}
-    assert outside(ODCSIM[name]) <= {"odcsim"} | known
-    assert inside(ODCSIM[name], ODCSIM) - {"odcsim"} <= CONTRACT
+def inside(source: Source, known: dict[str, Source]) -> list[tuple[int, str]]:
+    """Lines and names of the modules among these that it imports."""
+    return [(line, name) for line, name in source.imports if name in known]
 
 
-@pytest.mark.parametrize("name", ENGINE)
-def test_the_engine_imports_the_contract_the_catalogue_the_balancers_and_the_fit_alone(name):
-    allowed = CONTRACT | {"odcsim", "odcsim.balance", "odcsim.catalog", "odcsim.catalog.fits"}
-    fitting = {f"odcsim.fitting{module}" for module in ("", ".measurements", ".recorded", ".fit")}
-    allowed |= {"odcsim.balance.library"} | fitting
-    if name == "odc_engine.measuring.bandwidth":
-        allowed |= {"odcsim.plots", "odcsim.show", "odcsim.show.pages", "odcsim.show.pages.page"}
-    assert inside(ENGINE[name], ODCSIM) <= allowed
+def imports_that_climb(files: Files) -> list[str]:
+    """A module of odcsim imports from its own layer and from those below it."""
+    known = {
+        name: one for name, one in modules(files, "odcsim").items() if name.split(".")[-1] not in ("odcsim", "__main__")
+    }
+    return [
+        source.at(line, f"{name} is of a higher layer")
+        for module, source in known.items()
+        for line, name in inside(source, known)
+        if LAYER.get(name.split(".")[1], 0) < LAYER.get(module.split(".")[1], 0)
+    ]
 
 
-@pytest.mark.parametrize("known", [ODCSIM, ENGINE], ids=["odcsim", "odc_engine"])
-def test_nobody_imports_in_a_circle(known):
+def places_without_one_layer(files: Files) -> list[str]:
+    places = {name.split(".")[1]: one for name, one in modules(files, "odcsim").items() if "." in name}
+    told = Counter(place for row in LAYERS for place in row)
+    found = [one.at(1, f"{told[place]} layers") for place, one in places.items() if told[place] != 1]
+    return [*(each for each in found if "__main__" not in each), *(f"no {place}" for place in told.keys() - places)]
+
+
+def rooms_without_a_row(files: Files) -> list[str]:
+    """Folders and rows of the table of rooms are the same, and the page names each file at the top."""
+    ours = programs(files, "odcsim", "odc_engine")
+    folders = {
+        one.name.removesuffix("/__init__.py"): one for one in ours if one.name.count("/") > 1 and "__init__" in one.name
+    }
+    top = [one for one in ours if re.fullmatch(r"\w+/(?!__)\w+\.py", one.name)]
+    return [
+        *(f"docs/design.md: no folder {room}" for room in ROOMS.keys() - folders),
+        *(one.at(1, "no row in docs/design.md") for room, one in folders.items() if room not in ROOMS),
+        *(one.at(1, "not in docs/design.md") for one in top if f"`{one.name}`" not in DESIGN),
+        *(one.at(1, "as a room is called") for one in top if one.name.removesuffix(".py") in ROOMS),
+    ]
+
+
+def rooms_that_say_nothing(files: Files) -> list[str]:
+    """What happens in a room stands in the first line of its `__init__`."""
+    rooms = [one for one in programs(files, "odcsim", "odc_engine") if one.name.endswith("/__init__.py")]
+    return [
+        one.at(1, one.text[:40]) for one in rooms if not re.match(r'"""[A-Z].+\.(""")?$', one.text.partition("\n")[0])
+    ]
+
+
+def leaning(files: Files) -> dict[str, dict[str, str]]:
+    """Of each room at the top those that it imports from, and where."""
+    leaned: dict[str, dict[str, str]] = {room: {} for room in ROOMS if room.count("/") == 1}
+    for package in ("odcsim", "odc_engine"):
+        known = modules(files, package)
+        for module, source in known.items():
+            room = "/".join(module.split(".")[:2])
+            for line, name in inside(source, known) if room in leaned else ():
+                other = "/".join(name.split(".")[:2])
+                if other in leaned.keys() - {room, OPEN}:
+                    leaned[room].setdefault(other, source.at(line, f"{room} leans on {other}"))
+    return leaned
+
+
+def rooms_leaned_on_unsaid(files: Files) -> list[str]:
+    """A room leans on those that its row names."""
+    leaned = leaning(files)
+    more = [said for room, others in leaned.items() for other, said in others.items() if other not in ROOMS[room]]
+    return more + [f"{room} leans on no {other}" for room in leaned for other in ROOMS[room] - {*leaned[room]}]
+
+
+def circles(files: Files) -> list[str]:
     """A package is not its own modules here: its `__init__` runs before they do."""
-    graph = {name: inside(path, known) - {name, name.rpartition(".")[0]} for name, path in known.items()}
-    assert list(TopologicalSorter(graph).static_order())
+    known = modules(files)
+    every = {name: {other for _, other in inside(one, known)} for name, one in known.items()}
+    return circle({name: others - {name, name.rpartition(".")[0]} for name, others in every.items()})
 
 
-def test_executors_do_not_know_each_other():
-    for name in EXECUTORS:
-        assert not inside(ODCSIM[name], ODCSIM) & (EXECUTORS - {name})
+def circles_of_rooms(files: Files) -> list[str]:
+    return circle({room: {*others} for room, others in leaning(files).items()})
 
 
-def is_reader(name: str) -> bool:
-    return any(name == reader or name.startswith(reader + ".") for reader in READERS)
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as found:
+        return [" imports ".join(reversed(found.args[1]))]
+    return []
 
 
-@pytest.mark.parametrize("name", [name for name in ODCSIM if is_reader(name)])
-def test_who_reads_timelines_knows_no_executor(name):
-    assert not inside(ODCSIM[name], ODCSIM) & (EXECUTORS | {"odcsim.executors.simulation"})
+def imports_of_the_contract(files: Files) -> list[str]:
+    """Numpy and itself; support's progress has rich."""
+    known, found = modules(files, "odcsim"), []
+    for module, source in known.items():
+        if contract(module):
+            foreign = source.packages - {"odcsim", "rich" if module == "odcsim.support.progress" else "numpy"}
+            found += [source.at(1, f"imports {package}") for package in sorted(foreign)]
+            found += [
+                source.at(line, f"imports {name}")
+                for line, name in inside(source, known)
+                if name != "odcsim" and not contract(name)
+            ]
+    return found
 
 
-OF_THE_SCAN = {"odcsim.executors.taking"}  # what the analytic executor is made of, beside the scan
+def imports_of_the_engine(files: Files) -> list[str]:
+    """Of odcsim the contract, the catalogue, the balancers and the fit; the bandwidth's figure draws."""
+    known = modules(files, "odcsim")
+    return [
+        source.at(line, f"imports {name}")
+        for module, source in modules(files, "odc_engine").items()
+        for line, name in inside(source, known)
+        if not contract(name) and name not in (CALLED | DRAWN if module == DRAWS else CALLED)
+    ]
 
 
-def test_only_the_entry_point_knows_the_executors():
-    """The report simulates a minibatch for its picture, but which executor does it is not its business."""
-    users = {name for name, path in ODCSIM.items() if inside(path, ODCSIM) & EXECUTORS}
-    assert users == {"odcsim.executors.simulation", *OF_THE_SCAN}
+def imports_of_executors(files: Files) -> list[str]:
+    """Their entry point alone knows them, and who reads timelines, whoever wrote them, does not know even that."""
+    found = []
+    for module, source in modules(files, "odcsim").items():
+        forbidden = set() if module in (ENTRY, OF_THE_SCAN) else EXECUTORS - {module}
+        forbidden = forbidden | {ENTRY} if under(module, *READERS) else forbidden
+        found += [source.at(line, f"imports {name}") for line, name in source.imports if name in forbidden]
+    return found
 
 
-@pytest.mark.parametrize(("package", "home"), [("simpy", "odcsim.executors.des"), ("plotly", "odcsim.plots")])
-def test_one_place_knows_the_package(package, home):
-    users = {name for name, path in ODCSIM.items() if package in outside(path)}
-    assert {name for name in users if name != home and not name.startswith(home + ".")} == set()
-    assert users or home not in ODCSIM
+def packages_away_from_home(files: Files) -> list[str]:
+    """SimPy, plotly and Triton are each known by one place."""
+    return [
+        source.at(line, f"imports {name}")
+        for module, source in modules(files).items()
+        for line, name in source.imports
+        if (home := HOMES.get(name.partition(".")[0])) and not under(module, home)
+    ]
 
 
-KERNELS = {name for name in ENGINE if name.startswith("odc_engine.kernels.")}
-CALLERS = {"odc_engine.memory.gpu", "odc_engine.memory.pushes"}  # of kernels; loaded where there is a GPU
-LIBRARIES = {"triton", "nvshmem", "cuda"}
+def imports_of_tests(files: Files) -> list[str]:
+    """What several need is a helper, so that a folder of tests runs by itself."""
+    return [
+        one.at(line, f"imports {name}")
+        for one in programs(files, "tests")
+        if "/test_" in one.name
+        for line, name in one.imports
+        if name.startswith("test_")
+    ]
 
 
-def test_only_the_kernels_know_triton():
-    assert {name for name, path in ENGINE.items() if "triton" in outside(path)} <= KERNELS
+def names_of_tests(files: Files) -> list[str]:
+    """Their folders are no packages, so pytest would take the one for the other, and collect neither."""
+    names = [one.name for one in programs(files, "tests") if "/test_" in one.name]
+    count = Counter(name.rpartition("/")[2] for name in names)
+    return [f"{name}:1: called as another" for name in names if count[name.rpartition("/")[2]] > 1]
+
+
+def needs_of_tests(files: Files) -> list[str]:
+    """A test file is left out where a trainer's package that it imports, also by helpers, is not installed."""
+    tests = {one.name: one for one in programs(files, "tests")}
+    left_out = {
+        path for package in TRAINERS & {*NEEDS} for pattern in NEEDS[package] for path in (ROOT / "tests").glob(pattern)
+    }
+    return [
+        one.at(1, f"imports {', '.join(sorted(needed))}, and is not in tests/helpers/needs.py")
+        for name, one in tests.items()
+        if "/test_" in name and ROOT / name not in left_out and (needed := at_once(name, tests) & TRAINERS)
+    ]
+
+
+def at_once(name: str, tests: dict[str, Source]) -> set[str]:
+    """Packages that are imported when a file is, by helpers, too."""
+    found, left, seen = set(), [name], {name}
+    while left:
+        for statement in tests[left.pop()].tree.body:
+            names = [alias.name for alias in getattr(statement, "names", ()) if isinstance(alias, ast.alias)]
+            if isinstance(statement, ast.ImportFrom):
+                names = [str(statement.module), *(f"{statement.module}.{each}" for each in names)]
+            found |= {each.partition(".")[0] for each in names}
+            places = [f"tests/helpers/{each.replace('.', '/')}" for each in names]
+            helpers = {file for place in places for file in (f"{place}.py", f"{place}/__init__.py") if file in tests}
+            left += helpers - seen
+            seen |= helpers
+    return found
+
+
+COST, ENGINE = "odcsim/cost.py", "odc_engine/job.py"
+RULES = {  # each with files that break it, and what is said of them
+    imports_that_climb: ({COST: "import odcsim.cli.run", "odcsim/cli/run.py": ""}, "odcsim/cost.py:1: odcsim.cli.run"),
+    places_without_one_layer: ({"odcsim/attic/a.py": ""}, "odcsim/attic/a.py:1: 0 layers"),
+    rooms_without_a_row: ({"odcsim/attic/__init__.py": ""}, "odcsim/attic/__init__.py:1: no row"),
+    rooms_that_say_nothing: ({"odcsim/cli/__init__.py": "import re"}, "odcsim/cli/__init__.py:1: import re"),
+    rooms_leaned_on_unsaid: (
+        {"odcsim/catalog/a.py": "\nfrom odcsim.results import b", "odcsim/results/__init__.py": ""},
+        "odcsim/catalog/a.py:2: odcsim/catalog leans on odcsim/results",
+    ),
+    circles: (
+        {COST: "def f():\n    from odcsim import model", "odcsim/model.py": "import odcsim.cost"},
+        "odcsim.cost imports",
+    ),
+    circles_of_rooms: (
+        {
+            "odcsim/show/a.py": "import odcsim.plots.a",
+            "odcsim/plots/a.py": "import odcsim.show.b",
+            "odcsim/show/b.py": "",
+        },
+        "odcsim/show imports odcsim/plots",
+    ),
+    imports_of_the_contract: ({COST: "import scipy"}, "odcsim/cost.py:1: imports scipy"),
+    imports_of_the_engine: (
+        {ENGINE: "from odcsim import decide", "odcsim/decide/__init__.py": ""},
+        "job.py:1: imports",
+    ),
+    imports_of_executors: ({"odcsim/plots/a.py": f"import {ENTRY}"}, "odcsim/plots/a.py:1: imports"),
+    packages_away_from_home: (
+        {"odcsim/plots/a.py": "import plotly", COST: "import simpy.core"},
+        "odcsim/cost.py:1: imports",
+    ),
+    imports_of_tests: ({"tests/test_a.py": "from test_b import c"}, "tests/test_a.py:1: imports test_b"),
+    names_of_tests: ({"tests/a/test_a.py": "", "tests/b/test_a.py": ""}, "tests/b/test_a.py:1: called as another"),
+    needs_of_tests: (
+        {"tests/test_a.py": "import b", "tests/helpers/b.py": "from c import d", "tests/helpers/c/d.py": "import trl"},
+        "tests/test_a.py:1: imports trl",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_sees_what_breaks_it_and_nothing_does(rule):
+    files, said = RULES[rule]
+    assert said in "\n".join(rule(planted(files)))
+    assert (broken := rule(everything())) == [], "\n".join(broken)
+
+
+def test_what_type_checkers_alone_import_is_not_imported():
+    known = modules(everything())
+    assert "numpy" in known["odcsim.cost"].packages
+    assert "odcsim.executors.des" in {name for _, name in known[ENTRY].imports}  # in a function
+    assert "odcsim.show.pages.report" not in {name for _, name in known["odcsim"].imports}
+
+
+def loaded(code: str, *options: str) -> set[str]:
+    """Modules of a Python that has run this."""
+    code += "\nimport sys; print(*sys.modules)"
+    command = [sys.executable, *options, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
 
 
 def test_all_but_the_kernels_can_be_imported_where_no_library_for_gpus_is_installed():
     pytest.importorskip("torch")
-    names = sorted(name for name in set(ENGINE) - KERNELS - CALLERS if not name.endswith("__main__"))
-    code = f"""
+    callers = "odc_engine.memory.gpu", "odc_engine.memory.pushes"  # of kernels; loaded where there is a GPU
+    names = [name for name in modules(everything(), "odc_engine") if not under(name, "odc_engine.kernels", *callers)]
+    assert "odc_engine.job" in loaded(
+        f"""
 import importlib, sys
-sys.modules |= dict.fromkeys({sorted(LIBRARIES)!r})
-for name in {names!r}:
+sys.modules |= dict.fromkeys(["triton", "nvshmem", "cuda"])
+for name in {[name for name in names if not name.endswith("__main__")]!r}:
     importlib.import_module(name)
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+""",
+        "-W",
+        "error",
     )
-    assert done.returncode == 0, done.stderr
 
 
 def test_comparing_loads_neither_torch_nor_pandas(tmp_path):
@@ -120,19 +307,25 @@ def test_comparing_loads_neither_torch_nor_pandas(tmp_path):
     installed and where a library imports them only if it can."""
     for name in ("torch", "pandas"):
         (tmp_path / f"{name}.py").write_text("")
-    code = f"""
+    found = loaded(f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 import odcsim
 question = odcsim.ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=2, minibatch=2, minibatches=2)
 answer = odcsim.compare(question, executor="des")
 assert answer.row("lb-mini", "on-demand").speedup > 0
-print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
 import torch
 assert torch.__file__.startswith({str(tmp_path)!r})
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    loaded = set(done.stdout.split())
-    assert {"odcsim", "numpy", "simpy"} <= loaded
-    assert not loaded & {"torch", "pandas", "plotly", "pyarrow", "triton", "odc_engine"}
+del sys.modules["torch"]
+""")
+    assert {"odcsim", "numpy", "simpy"} <= found
+    assert not found & {"torch", "pandas", "plotly", "pyarrow", "triton", "odc_engine"}
+
+
+@pytest.mark.parametrize(
+    "start", ["import odcsim", "import odc_engine", "from odcsim.cli import build_parser; build_parser()"]
+)
+def test_importing_a_package_and_its_command_loads_nothing_slow(start):
+    found = loaded(start)
+    assert start.split()[1] in found
+    assert not {"numpy", "torch", "scipy", "simpy", "plotly"} & found

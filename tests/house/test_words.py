@@ -1,90 +1,323 @@
-"""One word, one meaning: no class shares its name with another, and the nouns of the contracts are in the glossary."""
+"""One word, one meaning, said in one place. Read from the sources and the pages, without torch."""
 
 import ast
 import re
-from collections import Counter, defaultdict
-from pathlib import Path
+from collections import defaultdict
 
+import pytest
 from scripts import ROOT
-from sources import ENGINE, ODCSIM
+from sources import Files, Source, everything, modules, pages, planted, programs
 
-PAGE = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
-GLOSSARY = {word.lower() for word in re.findall(r"^\| ([\w -]+) \| ", PAGE, re.MULTILINE)}
+from odc_engine import backends
+from odcsim.recipe import CHOICES, KERNELS
+
+GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+KNOWN = {word.lower() for word in re.findall(r"^\| ([\w -]+) \| ", GLOSSARY, re.MULTILINE)}
 PLAIN = {"About", "BalancedBatches", "Given", "Parser", "Passes", "Polynomial", "Silence", "Started"}  # say it all
 ERRORS = re.compile(r"Error$|Lost$|^Bad")
 
 
-def classes(path: Path) -> list[str]:
+def classes_of_one_name(files: Files) -> list[str]:
+    homes = defaultdict(list)
+    for source in modules(files).values():
+        for node in source.every(ast.ClassDef):
+            homes[node.name.lstrip("_")].append(source.at(node.lineno, node.name))
+    return [place for places in homes.values() if len(places) > 1 for place in places]
+
+
+def nouns_without_a_meaning(files: Files) -> list[str]:
+    """Those of the contracts are in the glossary; a compound is known by its first or its last word."""
+    found = []
+    for module, source in modules(files).items():
+        for node in source.every(ast.ClassDef) if module.count(".") == 1 and "__init__" not in source.name else ():
+            parts = re.findall(r"[A-Z]+(?=[A-Z][a-z]|$)|[A-Z][a-z]+", node.name)
+            words = {word.lower() for word in (" ".join(parts), parts[0], parts[-1])}
+            if not (node.name.startswith("_") or node.name in PLAIN or ERRORS.search(node.name) or words & KNOWN):
+                found.append(source.at(node.lineno, f"{node.name} is not in docs/glossary.md"))
+    return found
+
+
+def sentences_that_name_a_test(files: Files) -> list[str]:
+    """Who reads a page wants to know what holds, and has a table where it matters what holds it. What says how to add
+    something, at the end of CONTRIBUTING.md, tells which test to look at."""
+    found = []
+    for page in pages(files):
+        text = page.text.partition("\n## Add ")[0] if page.name == "CONTRIBUTING.md" else page.text
+        code = r"^ *```.*?^ *```$|^ *\|[^\n]*$|`(?:\S*/)?(?:pytest|python) [^`]*`"  # or a table or a command to type
+        prose = re.sub(code, lambda cut: "\n" * cut[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+        found += Source(page.name, prose).found(re.compile(r"\btest_\w+"))
+    return found
+
+
+def paths_of_a_machine(files: Files) -> list[str]:
+    """Nobody else has it."""
+    found = [
+        said for one in files for said in one.found(re.compile(r"(?<![\w.~}])/(?:home|Users|root|work)/\w[\w/.-]*"))
+    ]
+    return [said for said in found if not said.startswith("tests/house/test_words.py")]
+
+
+NOT_RUN = r"not run (on a gpu )?yet|not (been )?(tried|run) on a gpu|no gpu (has run|was here)|has not run (on|yet)"
+MAY_SAY_IT = {"docs/gpu.md", "docs/log.md", "tests/house/test_words.py"}
+
+
+def what_has_not_run_on_a_gpu(files: Files) -> list[str]:
+    """docs/gpu.md alone says it: a link to the page is what a user needs elsewhere."""
+    pattern = re.compile(NOT_RUN.replace(" ", r"\s+"), re.IGNORECASE)
+    return [said for one in files if one.name not in MAY_SAY_IT for said in one.found(pattern)]
+
+
+# How a choice of the recipe travels: inside the recipe, from whoever asks down to the place that acts on it. Passed on
+# by itself it would spread over the house: a parameter here, a field there, and each new choice the same again.
+
+ASKING = ("odcsim/cli", "odcsim/show", "odcsim/plots", "odcsim/decide")
+SEVERAL = {"sync", "sharding"}  # of which these rooms try several for one recipe
+OLDEST = {"sync", "recompute", "sharding", "accumulate", "exchange"}  # which most of the house acts on
+NEW = 6
+# What else is called so: what torch calls its own, and what every training step has.
+ELSEWHERE = {"dtype", "reshard", "streams", "attention", "loss", "optimizer", "stack"}
+# The first try what there is, as tests do; the second say it in other trainers' words.
+SPREAD = ("odc_engine/doctor/probes/", "odcsim/neighbours/")
+
+
+def choices_outside_a_recipe(files: Files) -> list[str]:
+    """What functions take, and values hold, each by itself, in rooms that ask."""
+    found, alone = [], set(CHOICES) - SEVERAL
+    for source in programs(files, *ASKING):
+        for node in source.every(ast.FunctionDef):
+            taken = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            found += [source.at(each.lineno, each.arg) for each in taken if each.arg in alone]
+        fields = [each for node in source.every(ast.ClassDef) for each in node.body if isinstance(each, ast.AnnAssign)]
+        found += [source.at(each.lineno, each.target.id) for each in fields if each.target.id in alone]
+    return found
+
+
+def kernels_known_beside_estimates(files: Files) -> list[str]:
+    found = [(one, node) for one in modules(files).values() for node in one.every(ast.Attribute)]
+    read = [(one, node) for one, node in found if getattr(node.value, "attr", "") == "kernels" and node.attr in KERNELS]
     return [
-        node.name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ClassDef)
+        one.at(node.lineno, node.attr) for one, node in read if not one.name.startswith("odcsim/catalog/estimates/")
     ]
 
 
-def test_no_two_classes_share_a_name():
+def choices_named_all_over(files: Files) -> list[str]:
+    """A choice is named where it is acted on and nowhere else: a new one costs no more files than this."""
     homes = defaultdict(list)
-    for module, path in (ODCSIM | ENGINE).items():
-        for name in classes(path):
-            homes[name.lstrip("_")].append(module)
-    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+    for source in modules(files).values():
+        nodes = source.every(ast.Name, ast.Attribute, ast.arg, ast.keyword, ast.Constant)
+        names = {
+            each
+            for node in nodes
+            for field in ("id", "attr", "arg", "value")
+            if isinstance(each := getattr(node, field, None), str)
+        }
+        for name in names & (set(CHOICES) - ELSEWHERE - OLDEST) if not source.name.startswith(SPREAD) else ():
+            homes[name].append(source.name)
+    return [f"{name}: {', '.join(places)}" for name, places in homes.items() if len(places) > NEW]
 
 
-def test_no_two_files_of_tests_share_a_name():
-    """Their folders are no packages, so pytest would take the one for the other, and collect neither."""
-    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
-    assert [name for name, count in names.items() if count > 1] == []
+# What a backend is stands in its row: outside odc_engine/backends nobody asks which one it is.
+
+BACKENDS = set(backends.names())
+PACKAGES = {"torch"}  # a name that is also that of a package, which others may look for
 
 
-def words(name: str) -> str:
-    return " ".join(re.findall(r"[A-Z]+(?=[A-Z][a-z]|$)|[A-Z][a-z]+", name)).lower()
+def questions_that_are_a_row_s(files: Files) -> list[str]:
+    there = programs(everything(), "odc_engine/backends")
+    classes = {
+        node.name
+        for one in there
+        if one.name.count("/") == 3
+        for node in one.tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+    outside = [one for one in programs(files, "odc_engine") if not one.name.startswith("odc_engine/backends/")]
+    return [one.at(line, what) for one in outside for line, what in sorted(asked(one, classes))]
 
 
-def test_the_nouns_of_the_contracts_are_in_the_glossary():
-    """A compound such as ScheduleFile is known by its first or its last word."""
-    missing = []
-    for module, path in (ODCSIM | ENGINE).items():
-        for name in classes(path) if module.count(".") == 1 and path.name != "__init__.py" else []:
-            parts = words(name).split()
-            if not (
-                name.startswith("_")
-                or name in PLAIN
-                or ERRORS.search(name)
-                or {" ".join(parts), parts[0], parts[-1]} & GLOSSARY
-            ):
-                missing.append(f"{module}.{name}")
-    assert missing == []
+def asked(source: Source, classes: set[str]) -> set[tuple[int, str]]:
+    found = set()
+    for node in source.every(ast.Compare):
+        sides = [node.left, *node.comparators]
+        if any(words(side) & BACKENDS for side in sides) or any(map(is_a_backend, sides)):
+            found.add((node.lineno, "compares"))
+    for node in source.every(ast.MatchValue):
+        if words(node) & BACKENDS:
+            found.add((node.value.lineno, "matches"))
+    for node in source.every(ast.Dict):
+        if any(words(key) & BACKENDS - PACKAGES for key in node.keys if key):
+            found.add((node.lineno, "has a table by name"))
+    for node in source.every(ast.Subscript):
+        if words(node.slice) & BACKENDS:
+            found.add((node.lineno, "looks up a name"))
+    for node in source.every(ast.Call):
+        if getattr(node.func, "id", "") == "isinstance":
+            kinds = {getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(node.args[1])}
+            if kinds & classes:
+                found.add((node.lineno, "asks for a class of one backend"))
+    for node in source.every(ast.FunctionDef):
+        takes = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+        if getattr(node.returns, "id", "") == "bool" and "backend" in takes:
+            found.add((node.lineno, "answers a question that is the row's"))
+    return found
 
 
-TO_RUN = re.compile(r"`(?:\S*/)?(?:pytest|python) [^`]*`")
+def words(node: ast.AST) -> set[object]:
+    """Texts that stand in an expression."""
+    return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
 
 
-def prose(page: str) -> str:
-    """Sentences: neither code, tables nor commands to type."""
-    text = re.sub(r"^ *```.*?^ *```$|^ *\|[^\n]*$", "", page, flags=re.MULTILINE | re.DOTALL)
-    return TO_RUN.sub("", text)
+def is_a_backend(node: ast.AST) -> bool:
+    """`backend`, `job.backend`, or the name of either."""
+    if isinstance(node, ast.Attribute) and node.attr == "name":
+        return is_a_backend(node.value)
+    return getattr(node, "attr", getattr(node, "id", "")) in ("backend", "row")
 
 
-def test_no_sentence_of_a_page_names_a_test():
-    """Who reads a page wants to know what holds, and has a table where it matters what holds it. What says how to add
-    something, at the end of CONTRIBUTING.md, tells which test to look at."""
-    every = [path for folder in ("docs", "notebooks", "traces") for path in (ROOT / folder).rglob("*.md")]
-    pages = {path: path.read_text(encoding="utf-8") for path in (*ROOT.glob("*.md"), *every)}
-    pages[ROOT / "CONTRIBUTING.md"] = pages[ROOT / "CONTRIBUTING.md"].partition("\n## Add ")[0]
-    assert len(pages) > 40
-    assert {
-        str(path.relative_to(ROOT)): found
-        for path, text in pages.items()
-        if (found := re.findall(r"\btest_\w+", prose(text)))
-    } == {}
+def test_every_backend_has_a_folder_and_its_row_there():
+    folders = {path.parent.name for path in (ROOT / "odc_engine/backends").glob("*/__init__.py")}
+    assert {type(row).__module__ for row in backends.ROWS} == {f"odc_engine.backends.{name}" for name in folders}
 
 
-def test_prose_is_what_is_neither_code_table_nor_command():
-    page = "a test_a\n\n```sh\ntest_b\n```\n\n| test_c |\n\n`pytest test_d.py\n-s`, `bin/pytest test_e`, `test_f`\n"
-    assert re.findall(r"test_\w", prose(page)) == ["test_a", "test_f"]
+# A verb that many classes answer to is said once, and who answers says whose word it is.
+
+MEETING, COMMUNICATION = "odc_engine.backends.base.Meeting", "odc_engine.fsdp.communication.Communication"
+RUN_DEVICE = "odc_engine.devices.run_device.RunDevice"
+VERBS = {  # each with its interfaces
+    "meet": [MEETING, RUN_DEVICE],
+    "take": ["odc_engine.backends.base.Counting", COMMUNICATION],
+    "drain": ["odc_engine.places.lanes.Lane", COMMUNICATION],
+    "settle": [COMMUNICATION],
+    "publish": [COMMUNICATION, RUN_DEVICE],
+    "finish": ["odc_engine.places.place.Place", "odc_engine.backends.base.Collectives"],
+    "gathered": [RUN_DEVICE],
+}
+# What an answering class is made of, with a word alike that nobody else says to it.
+PARTS = {"Peers", "Links", "Team", "Library", "Nvshmem", "Arena", "Buffers", "Checks", "Late"}
 
 
-def test_no_test_imports_another():
-    """What several need is a helper, so that a folder of tests runs by itself."""
-    files = {p: p.read_text(encoding="utf-8") for p in (ROOT / "tests").rglob("test_*.py")}
-    assert [
-        str(p.relative_to(ROOT)) for p, text in files.items() if re.search(r"^(from|import) test_", text, re.MULTILINE)
-    ] == []
+def answers_of_nobody(files: Files) -> list[str]:
+    """Classes with such a verb that derive from none of its interfaces."""
+    known = modules(files, "odc_engine")
+    classes = {
+        f"{module}.{node.name}": (source, node)
+        for module, source in known.items()
+        for node in source.tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def line(name: str) -> set[str]:
+        """A class and all that it derives from in the engine."""
+        if name not in classes:
+            return set()
+        source, node = classes[name]
+        imported = {each.rpartition(".")[2]: each for _, each in source.imports if each.startswith("odc_engine.")}
+        bases = (getattr(base, "id", getattr(base, "attr", "")) for base in node.bases)
+        return {name}.union(*(line(imported.get(base, f"{source.module}.{base}")) for base in bases))
+
+    return [
+        source.at(method.lineno, f"{node.name}.{method.name}")
+        for name, (source, node) in classes.items()
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name in VERBS
+        if not line(name) & {*VERBS[method.name]} and not {each.rpartition(".")[2] for each in line(name)} & PARTS
+    ]
+
+
+def interfaces_without_a_word(files: Files) -> list[str]:
+    """A verb is explained where its interface is."""
+    said = {
+        f"{module}.{node.name}.{method.name}"
+        for module, source in modules(files, "odc_engine").items()
+        for node in source.every(ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
+    }
+    wanted = {f"{interface}.{verb}" for verb, interfaces in VERBS.items() for interface in interfaces}
+    return [f"{name} says not what it promises" for name in sorted(wanted - said)]
+
+
+PATIENCE = re.compile("did not synchronize|wait longer with|seconds between looks")
+
+
+def waiting_told_twice(files: Files) -> list[str]:
+    """How long a silent peer is waited for has one home."""
+    ours = [one for one in programs(files, "odc_engine") if one.name != "odc_engine/backends/patience.py"]
+    return [said for one in ours for said in one.found(PATIENCE)]
+
+
+def test_waiting_is_told_at_home():
+    [home] = [one for one in everything() if one.name == "odc_engine/backends/patience.py"]
+    assert {*PATIENCE.findall(home.text)} == {*PATIENCE.pattern.split("|")}
+
+
+def test_the_recipe_and_its_estimates_name_every_choice():
+    """So that the rules on choices have something to hold."""
+    known = modules(everything())
+    assert {node.attr for name, one in known.items() if ".estimates." in name for node in one.every(ast.Attribute)} >= {
+        *KERNELS
+    }
+    recipe = known["odcsim.recipe"]
+    assert {*CHOICES} <= {node.target.id for node in recipe.every(ast.AnnAssign)} | {
+        node.value for node in recipe.every(ast.Constant)
+    }
+
+
+CASE = "odc_engine/job.py"
+SEVEN = {f"odcsim/a{number}.py": "def f(lora): ..." for number in range(NEW + 1)}
+QUESTIONS = (
+    "job.backend == 'shm'",
+    "plan.backend.name in ('shm', 'torch')",
+    "backend != usual",
+    "'threads' == name",
+    "SYNCS = {'shm': 1}",
+    "SYNCS['cuda_ipc']",
+    "isinstance(memory, SharedMemory)",
+    "isinstance(memory, (Arena, device.NcclDevice))",
+    "def has_gpu(backend: str, device: str) -> bool: ...",
+    "match name:\n    case 'nvshmem': ...",
+)
+PROSE = "a\ntest_a\n\n```sh\ntest_b\n```\n\n| test_c |\n\n`pytest test_d.py\n-s`, `bin/pytest test_e`, `test_f`\n"
+RULES = {  # each with a file or two that break it, and what is said of them
+    classes_of_one_name: (
+        {"odcsim/a.py": "class Way: ...", CASE: "def f():\n    class _Way: ..."},
+        ["odcsim/a.py:1: Way", "odc_engine/job.py:2: _Way"],
+    ),
+    nouns_without_a_meaning: (
+        {"odcsim/a.py": "class Gizmo: ...\nclass ScheduleFile: ..."},
+        ["odcsim/a.py:1: Gizmo is not in docs/glossary.md"],
+    ),
+    sentences_that_name_a_test: ({"docs/a.md": PROSE}, ["docs/a.md:2: test_a", "docs/a.md:11: test_f"]),
+    paths_of_a_machine: ({"docs/a.md": "\nsee /home/me/runs, not https://a.b/home/me"}, ["docs/a.md:2: /home/me/runs"]),
+    what_has_not_run_on_a_gpu: ({"docs/a.md": "It has not\nrun yet."}, ["docs/a.md:1: has not run yet"]),
+    choices_outside_a_recipe: ({"odcsim/cli/a.py": "def f(recompute): ..."}, ["odcsim/cli/a.py:1: recompute"]),
+    kernels_known_beside_estimates: ({CASE: "recipe.kernels.loss"}, ["odc_engine/job.py:1: loss"]),
+    choices_named_all_over: (SEVEN, [f"lora: {', '.join(SEVEN)}"]),
+    answers_of_nobody: (
+        {
+            "odc_engine/a.py": "class Mine:\n    def settle(self): ...",
+            "odc_engine/b.py": "from odc_engine.a import Lane\nclass Yours(Lane):\n    def drain(self): ...",
+        },
+        ["odc_engine/a.py:2: Mine.settle", "odc_engine/b.py:3: Yours.drain"],
+    ),
+    questions_that_are_a_row_s: ({CASE: "\njob.backend == 'shm'"}, ["odc_engine/job.py:2: compares"]),
+    interfaces_without_a_word: (
+        {"odc_engine/devices/run_device.py": "class RunDevice:\n    def gathered(self): ..."},
+        [f"{RUN_DEVICE}.gathered says not what it promises"],
+    ),
+    waiting_told_twice: ({CASE: "F = 'wait longer with --timeout'"}, ["odc_engine/job.py:1: wait longer with"]),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_sees_what_breaks_it_and_nothing_does(rule):
+    files, said = RULES[rule]
+    assert [each for each in rule(planted(files)) if each in said] == said
+    assert (broken := rule(everything())) == [], "\n".join(broken)
+
+
+def test_each_way_to_ask_for_a_backend_is_seen_and_what_a_row_says_may_be_asked():
+    seen = [questions_that_are_a_row_s(planted({CASE: question})) for question in QUESTIONS]
+    assert [len(found) for found in seen] == [1] * len(QUESTIONS)
+    fine = "job.backend.across\nisinstance(backend, Threads)\nfind_spec('nvshmem')"
+    assert questions_that_are_a_row_s(planted({CASE: fine})) == []
