@@ -7,8 +7,6 @@ import csv
 import re
 from pathlib import Path
 
-import pytest
-
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "neighbours.md"
 TABLES = {
@@ -41,14 +39,13 @@ def test_the_page_shows_the_spreadsheet():
     assert written(text) == text
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row["name"])
-def test_every_row_is_filled_linked_and_dated(row):
-    own = row["name"] == "odcsim"
-    assert [key for key, cell in row.items() if not cell.strip() or "|" in cell] == (
-        ["better at than odcsim", "take it instead when"] if own else []
-    )
-    assert row["url"].startswith("https://")
-    assert own or re.search(r"read \d{4}-\d\d-\d\d$", row["read"])
+def test_every_row_is_filled_linked_and_dated():
+    for row in rows():
+        own = row["name"] == "odcsim"
+        empty = [key for key, cell in row.items() if not cell.strip() or "|" in cell]
+        assert empty == (["better at than odcsim", "take it instead when"] if own else []), row["name"]
+        assert row["url"].startswith("https://"), row["name"]
+        assert own or re.search(r"read \d{4}-\d\d-\d\d$", row["read"]), row["name"]
 
 
 def test_no_neighbour_stands_twice():

@@ -14,12 +14,12 @@ def test_there_are_notebooks():
     assert sorted(path.stem for path in HERE.glob("*.ipynb")) == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_pair_agrees_and_holds_no_outputs(name):
-    """Renew it with `jupytext --update --to ipynb notebooks/NAME.py`."""
-    text, paired = jupytext.read(HERE / f"{name}.py"), nbformat.read(HERE / f"{name}.ipynb", as_version=4)
-    assert [(c.cell_type, c.source) for c in text.cells] == [(c.cell_type, c.source) for c in paired.cells]
-    assert not any(c.get("outputs") or c.get("execution_count") for c in paired.cells)
+def test_pairs_agree_and_hold_no_outputs():
+    """Renew one with `jupytext --update --to ipynb notebooks/NAME.py`."""
+    for name in NAMES:
+        text, paired = jupytext.read(HERE / f"{name}.py"), nbformat.read(HERE / f"{name}.ipynb", as_version=4)
+        assert [(c.cell_type, c.source) for c in text.cells] == [(c.cell_type, c.source) for c in paired.cells], name
+        assert not any(c.get("outputs") or c.get("execution_count") for c in paired.cells), name
 
 
 @pytest.mark.slow

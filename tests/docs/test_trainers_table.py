@@ -178,11 +178,13 @@ def test_every_refusal_of_the_table_has_its_case():
     assert [(trainer, habit) for trainer, habit, _ in REFUSED] == list(CASES)
 
 
-@pytest.mark.parametrize(("trainers", "habit", "words"), REFUSED)
-def test_what_is_refused_is_refused_in_the_words_of_the_table(trainers, habit, words):
-    with pytest.raises(InputError) as refused:
-        CASES[trainers, habit]()
-    assert re.sub(r"^(SimpleNamespace|GRPOTrainer|gathered, line \d+): ", "", str(refused.value)) == words
+def test_what_is_refused_is_refused_in_the_words_of_the_table():
+    said = []
+    for case in CASES.values():
+        with pytest.raises(InputError) as refused:
+            case()
+        said.append(re.sub(r"^(SimpleNamespace|GRPOTrainer|gathered, line \d+): ", "", str(refused.value)))
+    assert said == [words for *_, words in REFUSED]
 
 
 def test_what_is_supported_is_not_refused():
