@@ -215,7 +215,8 @@ def at_once(name: str, tests: dict[str, Source]) -> set[str]:
             if isinstance(statement, ast.ImportFrom):
                 names = [str(statement.module), *(f"{statement.module}.{each}" for each in names)]
             found |= {each.partition(".")[0] for each in names}
-            places = [f"tests/helpers/{each.replace('.', '/')}" for each in names]
+            homes = ("tests/helpers", name.rpartition("/")[0])  # also of what serves one folder alone
+            places = [f"{home}/{each.replace('.', '/')}" for each in names for home in homes]
             helpers = {file for place in places for file in (f"{place}.py", f"{place}/__init__.py") if file in tests}
             left += helpers - seen
             seen |= helpers
