@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 import pytest
-from held import agreement, case
+from held_out import agreement, case
 
 
 def test_errors_are_against_the_middle_run_and_noise_is_between_runs():

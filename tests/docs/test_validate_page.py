@@ -12,7 +12,7 @@ import pytest
 import scatter
 import stages
 import validate as page
-from held import case
+from held_out import case
 from mixed import order
 
 from odcsim import balance, catalog
