@@ -91,7 +91,7 @@ def test_its_gradients_are_those_of_one_process_however_they_are_cut(pools, tmp_
 def test_so_it_does_under_torchrun(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "finetune.py").write_text(program("trl.md", "finetune.py"), encoding="utf-8")
-    pretended = str(ROOT / "tests/helpers/pretended.py")
+    pretended = str(ROOT / "tests/docs/pretended.py")
     done = torchrun(tmp_path, "--nproc-per-node", "2", pretended, "finetune.py", warnings="default")
     assert done.returncode == 0, done.stderr
     assert len(losses(done.stdout)) == 3
