@@ -133,7 +133,7 @@ def test_recorded_runs_did_what_each_rank_measured_by_itself(case):
 @pytest.mark.slow
 @pytest.mark.parametrize(("wrap", "layers"), [("fsdp2", 3), ("ddp", 0)])
 def test_a_live_run_over_gloo(tmp_path, wrap, layers):
-    script = ROOT / "tests/helpers/profiled.py"
+    script = ROOT / "tests/odcsim/observed/profiled.py"
     done = torchrun(tmp_path, "--nproc-per-node", "2", str(script), wrap, str(tmp_path), warnings="default")
     assert done.returncode == 0, done.stderr
     run = kineto.read([tmp_path / "rank0.json", tmp_path / "rank1.json"])
