@@ -13,7 +13,7 @@ from odc_engine.runs import run
 from odcsim import timeline
 
 COUNTS = (2, 1, 3)
-SCRIPT = ROOT / "tests/helpers/restarted.py"
+SCRIPT = ROOT / "tests/odc_engine/runs/restarted.py"
 
 
 def torchrun(folder: Path, *engine: str, processes: int = 3, options: tuple[str, ...] = ()) -> tuple[int, str]:
