@@ -1,5 +1,6 @@
 """What FSDP2 lets run beside compute on a GPU: its own code on fake streams, which know what is done before what."""
 
+from contextlib import contextmanager
 from functools import partial
 
 import fake_cuda
@@ -8,14 +9,30 @@ import pytest
 import torch
 import torch.distributed as dist
 import work
-from fsdp_streams import on_streams
 from work import Case
 
 from odc_engine.errors import BadGradient, PeerLost
 from odc_engine.memory.finite import Checks
+from odc_engine.places import streams
+from odc_engine.places.place import Processor
+from odc_engine.places.streams import StreamLane
 
+ASKED = ("Stream", "Event", "current_stream", "stream")  # of a kind of device, by FSDP2
 LAYERS = 6
 DEEP = Case((1, 1), model=partial(nets.Net, layers=LAYERS))
+
+
+@contextmanager
+def on_streams():
+    """Models that are sharded inside take the CPU for a GPU as far as streams go."""
+    fake = fake_cuda.FakeCuda()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ASKED:
+            patch.setattr(torch.cpu, name, getattr(fake, name))
+        patch.setattr(torch.accelerator, "current_stream", fake_cuda.current)
+        patch.setattr(streams, "_cuda", fake)
+        patch.setattr(Processor, "lane", lambda *_: StreamLane(torch.device("cuda")))
+        yield
 
 
 class Log:
