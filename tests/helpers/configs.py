@@ -1,4 +1,8 @@
-"""What config.json says of some models, in short."""
+"""What config.json says of some models, in short.
+
+Of published models without a gate in their MLP also how many parameters they have, each matrix once: as the class has
+them that Transformers makes of it.
+"""
 
 from typing import Any
 
@@ -82,3 +86,157 @@ QWEN35_27B = {
 
 def build(config: object) -> Model:
     return from_config(config, name="m", where="config.json")
+
+
+def _neox(hidden: int, layers: int, heads: int, vocab: int = 50_304) -> dict[str, Any]:
+    return {
+        "model_type": "gpt_neox",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "vocab_size": vocab,
+        "max_position_embeddings": 2048,
+        "rotary_pct": 0.25,
+        "use_parallel_residual": True,
+        "tie_word_embeddings": False,
+    }
+
+
+def _opt(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    return {
+        "model_type": "opt",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "ffn_dim": 4 * hidden,
+        "vocab_size": 50_272,
+        "max_position_embeddings": 2048,
+        "word_embed_proj_dim": hidden,
+        "do_layer_norm_before": True,
+    } | more
+
+
+def _mpt(hidden: int, layers: int, heads: int, longest: int) -> dict[str, Any]:
+    return {
+        "model_type": "mpt",
+        "d_model": hidden,
+        "n_layers": layers,
+        "n_heads": heads,
+        "expansion_ratio": 4,
+        "max_seq_len": longest,
+        "vocab_size": 50_432,
+        "no_bias": True,
+        "learned_pos_emb": True,
+        "attn_config": {"alibi": True, "attn_type": "multihead_attention", "prefix_lm": False},
+    }
+
+
+def _phi(hidden: int, layers: int) -> dict[str, Any]:
+    return {
+        "model_type": "phi",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 32,
+        "num_key_value_heads": None,
+        "intermediate_size": 4 * hidden,
+        "vocab_size": 51_200,
+        "partial_rotary_factor": 0.4,
+        "tie_word_embeddings": False,
+    }
+
+
+def _starcoder2(hidden: int, layers: int, heads: int, shared: int) -> dict[str, Any]:
+    return {
+        "model_type": "starcoder2",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": shared,
+        "intermediate_size": 4 * hidden,
+        "vocab_size": 49_152,
+        "sliding_window": 4096,
+        "use_bias": True,
+    }
+
+
+def _gpt2(hidden: int, layers: int, heads: int) -> dict[str, Any]:
+    return {
+        "model_type": "gpt2",
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": heads,
+        "n_positions": 1024,
+        "vocab_size": 50_257,
+    }
+
+
+def _bloom(hidden: int, layers: int, heads: int, key: str = "hidden_size") -> dict[str, Any]:
+    return {"model_type": "bloom", key: hidden, "n_layer": layers, "n_head": heads, "vocab_size": 250_880}
+
+
+def _falcon(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    return {
+        "model_type": "falcon",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": 65_024,
+        "bias": False,
+        "multi_query": True,
+        "parallel_attn": True,
+    } | more
+
+
+_GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 8}
+_RW = {"multi_query": False, "parallel_attn": False, "alibi": True, "bias": True, "vocab_size": 50_304}
+_CODEGEN = {"model_type": "codegen", "n_embd": 1024, "n_layer": 20, "n_head": 16, "vocab_size": 51_200}
+_GPTJ = {"model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16, "vocab_size": 50_400, "rotary_dim": 64}
+_STARCODER = {
+    "model_type": "gpt_bigcode",
+    "n_embd": 6144,
+    "n_layer": 40,
+    "n_head": 48,
+    "n_inner": 24_576,
+    "n_positions": 8192,
+    "vocab_size": 49_152,
+    "multi_query": True,
+}
+
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "mpt-7b": (_mpt(4096, 32, 32, 2048), 6_649_286_656),
+    "mpt-30b": (_mpt(7168, 48, 64, 8192), 29_957_200_896),
+    "pythia-70m": (_neox(512, 6, 8), 70_426_624),
+    "pythia-160m": (_neox(768, 12, 12), 162_322_944),
+    "pythia-410m": (_neox(1024, 24, 16), 405_334_016),
+    "pythia-1b": (_neox(2048, 16, 8), 1_011_781_632),
+    "pythia-1.4b": (_neox(2048, 24, 16), 1_414_647_808),
+    "pythia-2.8b": (_neox(2560, 32, 32), 2_775_208_960),
+    "pythia-6.9b": (_neox(4096, 32, 32, 50_432), 6_857_302_016),
+    "pythia-12b": (_neox(5120, 36, 40, 50_688), 11_846_072_320),
+    "gpt-neox-20b": (_neox(6144, 44, 64, 50_432), 20_554_567_680),
+    "opt-125m": (_opt(768, 12, 12), 125_239_296),
+    "opt-350m": (_opt(1024, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False), 331_196_416),
+    "opt-1.3b": (_opt(2048, 24, 32), 1_315_758_080),
+    "opt-2.7b": (_opt(2560, 32, 32), 2_651_596_800),
+    "opt-6.7b": (_opt(4096, 32, 32), 6_658_473_984),
+    "opt-13b": (_opt(5120, 40, 40), 12_853_473_280),
+    "opt-30b": (_opt(7168, 48, 56), 29_974_540_288),
+    "opt-66b": (_opt(9216, 64, 72), 65_719_701_504),
+    "phi-1_5": (_phi(2048, 24), 1_418_270_720),
+    "phi-2": (_phi(2560, 32), 2_779_683_840),
+    "starcoder2-3b": (_starcoder2(3072, 30, 24, 2), 3_030_371_328),
+    "starcoder2-7b": (_starcoder2(4608, 32, 36, 4), 7_173_923_840),
+    "starcoder2-15b": (_starcoder2(6144, 40, 48, 4) | {"tie_word_embeddings": False}, 15_957_889_024),
+    "gpt2": (_gpt2(768, 12, 12), 124_439_808),
+    "gpt2-xl": (_gpt2(1600, 48, 25), 1_557_611_200),
+    "starcoder": (_STARCODER, 15_517_456_384),
+    "gpt-j-6b": (_GPTJ, 6_050_882_784),
+    "codegen-350m": (_CODEGEN, 356_712_448),
+    "bloom-560m": (_bloom(1024, 24, 16), 559_214_592),
+    "bloom-7b1": (_bloom(4096, 30, 32), 7_069_016_064),
+    "bloom": (_bloom(14_336, 70, 112, "n_embed"), 176_247_271_424),
+    "falcon-7b": (_falcon(4544, 32, 71), 6_921_720_704),
+    "falcon-40b": (_falcon(8192, 60, 128, **_GROUPS), 41_303_293_952),
+    "falcon-rw-1b": (_falcon(2048, 24, 32, **_RW), 1_311_625_216),
+}

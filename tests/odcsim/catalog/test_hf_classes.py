@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from configs import build
-from plain_configs import PUBLISHED
+from configs import PUBLISHED, build
 
 from odcsim.catalog.hf_families import FAMILIES
 

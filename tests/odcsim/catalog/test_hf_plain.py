@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from configs import LLAMA, build
-from plain_configs import PUBLISHED
+from configs import LLAMA, PUBLISHED, build
 
 from odcsim.catalog.estimates.work import matmuls
 

@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configs import DEEPSEEK, LLAMA, MIXTRAL, QWEN3_NEXT, build
+from configs import DEEPSEEK, LLAMA, MIXTRAL, PUBLISHED, QWEN3_NEXT, build
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_configs import PUBLISHED
 
 from odcsim.catalog.hf_config import read_config
 from odcsim.catalog.hf_families import FAMILIES
