@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
-from work import Case
+from work import Case, whole
 
 from odc_engine import OnDemand
 from odc_engine.errors import EngineError
@@ -146,11 +146,6 @@ class User:
 
     def parameters(self) -> dict[str, Tensor]:
         return dict(self.model.named_parameters())
-
-
-def whole(value: Tensor | None) -> Tensor | None:
-    value = value.full_tensor() if isinstance(value, DTensor) else value
-    return None if value is None else value.detach().clone()
 
 
 def local(value: Tensor) -> Tensor:

@@ -15,11 +15,6 @@ from odcsim.errors import InputError
 from odcsim.schedule import Schedule
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def test_targets_are_the_next_tokens_within_the_sample():
     samples = [torch.tensor(sample) for sample in ([5, 6, 7], [8], [9, 1])]
     packed = pack(samples, [torch.ones(n) for n in (3, 1, 2)])

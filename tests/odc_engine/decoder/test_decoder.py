@@ -17,11 +17,6 @@ NANO = catalog.model("nano")
 LENGTHS = (7, 1, 12, 5)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def batch(lengths=LENGTHS, vocab=NANO.vocab, seed=0):
     """Random tokens; about a third of them carry no loss, the others count differently."""
     draw = torch.Generator().manual_seed(seed)

@@ -19,11 +19,6 @@ FORWARD = [("embed", 0), ("forward", 1), ("forward", 2), ("head", 0)]
 WHOLE = [*FORWARD, ("backward", 2), ("backward", 1), ("embed backward", 0)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 class Diary:
     """Keeps what it hears, and when."""
 

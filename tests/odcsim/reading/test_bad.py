@@ -22,16 +22,6 @@ BAD = [None, math.nan, -5, 0, 2.5, 2**31]
 TALK = [{"role": "user", "content": "Who waits?"}, {"role": "assistant", "content": "Whoever is done."}]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), UNMARKED)
-
-
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory):
     refuses = "{% if messages|length < 2 %}{{ raise_exception('two turns') }}{% endif %}"

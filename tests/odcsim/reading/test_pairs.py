@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from texts import UNMARKED, tokenizer_in
-from tokenizers import Tokenizer
 
 from odcsim import balance
 from odcsim.cli import main
@@ -41,22 +40,6 @@ FORMS = {  # a row, both sides, and where their completions begin
     "answers": ({"prompt": ASKED, "chosen": [YES], "rejected": [NO]}, CHATS, HEAD + ANSWER),
     "beside messages": ({"messages": [USER, YES], "chosen": [USER, YES], "rejected": [USER, NO]}, CHATS, HEAD + ANSWER),
 }
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), UNMARKED)
-
-
-@pytest.fixture(scope="module")
-def tokens(folder):
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
 
 
 def written(path, rows):

@@ -23,22 +23,6 @@ CHAT = f"<|im_start|>user\n{ASKED}<|im_end|>\n<|im_start|>assistant\n{SAID}<|im_
 PROMPT = CHAT.partition(SAID)[0]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), UNMARKED)
-
-
-@pytest.fixture(scope="module")
-def tokens(folder):
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
-
-
 def written(path, rows):
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)

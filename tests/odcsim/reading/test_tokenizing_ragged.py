@@ -51,11 +51,6 @@ ROWS = st.one_of(*(st.lists(form, min_size=1, max_size=5) for form in FORMS.valu
 FIXTURES = [HealthCheck.function_scoped_fixture]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), TOOLED)
