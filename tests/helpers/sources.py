@@ -1,6 +1,7 @@
 """Sources and pages of this repository: each is read and parsed once, and every rule on them looks at the same ones."""
 
 import ast
+import gc
 import re
 import sys
 from collections import defaultdict
@@ -25,7 +26,12 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        """Kept to the end, so that collections of garbage need not look through it each time."""
+        gc.disable()
+        tree = ast.parse(self.text)
+        gc.freeze()
+        gc.enable()
+        return tree
 
     @cached_property
     def _nodes(self) -> dict[type, list[Any]]:
