@@ -39,7 +39,7 @@ def test_tests_for_a_gpu_alone_bear_warnings(request):
     home = str(ROOT / "tests/conftest.py")
     [ours] = [each for each in request.config.pluginmanager.get_plugins() if getattr(each, "__file__", "") == home]
     plain, gpu = Item("slow"), Item("gpu")
-    ours.pytest_collection_modifyitems([plain, gpu])
+    ours.pytest_collection_modifyitems(request.config, [plain, gpu])
     assert plain.added == []
     assert gpu.added == [pytest.mark.filterwarnings("default")]
     assert request.config.getini("filterwarnings") == ["error"]
