@@ -1,0 +1,161 @@
+"""What a comparison comes to, of rows with drawn seconds and bytes, against what the words of an answer promise."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from odcsim.balance import advised, named
+from odcsim.decide import answer
+from odcsim.decide.comparison import compare
+from odcsim.decide.ends import Ends
+from odcsim.results import summary
+from odcsim.results.intervals import apart
+
+SEEDS = range(100)
+GPU = 100.0  # bytes
+FITS, TIGHT, OVER = range(3)
+
+
+@pytest.fixture(scope="module")
+def real(setting):
+    """Rows to draw figures for. The seconds of its cost come with an interval."""
+    return compare(replace(setting, minibatches=2))
+
+
+def drawn(real, seed):
+    """Seconds near each other, of which many are a little over or under what decides."""
+    rng = np.random.default_rng(seed)
+    steps = [0.5, 0.99, 0.995, 1.0, 1.00002, 1.005, 1.015, 1.03, 1.5]
+    chances = [0.02, *[0.98 / (len(steps) - 1)] * (len(steps) - 1)]
+    bytes_of = [[50.0], [50.0, 95.0], [95.0, 120.0], [50.0, 95.0, 120.0], [110.0, 120.0], [91.9, 92.1]][seed % 6]
+    rows = []
+    for row in real.rows:
+        used = float(rng.choice(bytes_of))
+        low, high = sorted(rng.choice([0.9, 0.999, 1.001, 1.1], 2).tolist())
+        rows.append(
+            replace(
+                row,
+                makespan_seconds=float(rng.choice(steps, p=chances)),
+                memory_bytes=used,
+                memory_limit=GPU,
+                memory_fits=used <= GPU,
+                speedup_low=low,
+                speedup_high=high,
+            )
+        )
+    return replace(real, rows=tuple(rows), ends=ends(rng, rows))
+
+
+def ends(rng, rows):
+    """The same rows at both ends of the interval, or none of those without even counts."""
+    known = [row for row in rows if named(row.balancer).even]
+    middle = {row.pair: row.makespan_seconds for row in known}
+    low, high = ({pair: s * float(rng.choice([1, 0.98, 1.02])) for pair, s in middle.items()} for _ in range(2))
+    return Ends(low, middle, high)
+
+
+def level(row):
+    return FITS if row.memory_bytes <= 0.92 * GPU else TIGHT if row.memory_bytes <= GPU else OVER
+
+
+def sides(found):
+    """All that may be chosen, with on-demand and without: what nothing runs, or only measured costs bear, is not."""
+    with_it = [r for r in found.rows if r.sync == "on-demand" and not odd(r)]
+    return with_it, [r for r in found.rows if r.sync != "on-demand"]
+
+
+def odd(row):
+    balancer = named(row.balancer)
+    return getattr(balancer, "gangs", False) or getattr(balancer, "tight", False)
+
+
+def roomiest(rows):
+    """Those that fit, else those that are tight, else the one that needs least."""
+    best = min(map(level, rows))
+    if best == OVER:
+        return [min(rows, key=lambda row: row.memory_bytes)]
+    return [row for row in rows if level(row) == best]
+
+
+def fastest(rows, reference):
+    """To a ten-thousandth of the reference: of those the first that was published."""
+    time = {row.pair: round(row.makespan_seconds / reference, 4) for row in rows}
+    first = [row for row in rows if time[row.pair] == min(time.values())]
+    return next((row for row in first if named(row.balancer).published), first[0])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_side_is_told_by_its_fastest_row_that_fits(real, seed):
+    found = drawn(real, seed)
+    reply, (with_it, without) = answer.answer(found), sides(found)
+    assert reply.rival == fastest(roomiest(without), reply.reference.makespan_seconds)
+    first = fastest(roomiest(with_it), reply.reference.makespan_seconds)
+    usual = [r for r in roomiest(with_it) if r.balancer == advised("on-demand")]
+    near = [r for r in usual if r.makespan_seconds <= 1.01 * first.makespan_seconds]
+    assert reply.best == (near or [first])[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_on_demand_pays_where_it_leads_by_more_than_chance_or_alone_has_room(real, seed):
+    reply = answer.answer(drawn(real, seed))
+    best, rival = reply.best, reply.rival
+    if level(best) != level(rival) or level(best) == OVER:
+        pays = level(best) < level(rival)
+    else:
+        lead = rival.makespan_seconds / best.makespan_seconds
+        pays = lead >= 1.02 and best.speedup_low > 1
+    assert reply.pays == pays
+    assert reply.chosen is (best if pays else rival)
+    assert reply.nothing_fits == (level(best) == level(rival) == OVER)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_flip_is_where_an_end_of_the_interval_says_otherwise(real, seed):
+    found = drawn(real, seed)
+    reply = answer.answer(found)
+    if level(reply.best) != level(reply.rival) or level(reply.best) == OVER:
+        assert reply.flips is None
+        return
+    with_it, without = map(roomiest, sides(found))
+    at = []
+    for seconds in (found.ends.low, found.ends.middle, found.ends.high):
+        times = [[seconds[row.pair] for row in rows if row.pair in seconds] for rows in (without, with_it)]
+        at.append(min(times[0]) / min(times[1]) if all(times) else None)
+    if at[1] is None or (at[1] >= 1.02) != reply.pays:
+        assert reply.flips is None
+        return
+    profile = found.setting.cost.profile
+    other = [(f, lead) for f, lead in ((profile.low, at[0]), (profile.high, at[2])) if (lead >= 1.02) != reply.pays]
+    assert (reply.flips and (reply.flips.factor, reply.flips.lead)) == (other[0] if other else None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_memory_keeps_out_is_the_fastest_that_would_be_notably_faster(real, seed):
+    found = drawn(real, seed)
+    reply, out = answer.answer(found), []
+    for chosen, rows in zip((reply.best, reply.rival), sides(found), strict=True):
+        fuller = [row for row in rows if level(row) > level(chosen)]
+        first = min(fuller, key=lambda row: row.makespan_seconds, default=None)
+        if first is None or first.makespan_seconds * 1.02 > chosen.makespan_seconds:
+            continue
+        if chosen is reply.best or not reply.pays or first.makespan_seconds < 1.02 * reply.best.makespan_seconds:
+            out.append((chosen, first))
+    assert list(reply.kept_out) == out
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_speedups_are_over_the_reference_and_the_best_collective_that_fits(real, seed):
+    found, rng = drawn(real, seed), np.random.default_rng(seed)
+    spans = {row.pair: rng.uniform(1, 2, 3) for row in found.rows}
+    rows = {r.pair: r for r in summary.compared(found.rows, list(spans.values()), apart(3))}
+    total = {pair: seconds.sum() for pair, seconds in spans.items()}
+    reference = total["lb-micro", "collective"]
+    collective = [row for row in found.rows if row.sync == "collective"]
+    best = min(total[row.pair] for row in collective if level(row) == min(map(level, collective)))
+    for pair, row in rows.items():
+        assert row.speedup == pytest.approx(reference / total[pair])
+        assert row.speedup_best_collective == pytest.approx(best / total[pair])
+        assert row.sync_gain == pytest.approx(reference / total["lb-micro", pair[1]])
+        assert row.sync_gain * row.balancer_gain == pytest.approx(row.speedup)
+        assert row.speedup_low <= row.speedup <= row.speedup_high
