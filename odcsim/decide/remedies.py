@@ -114,7 +114,7 @@ def _more(setting: Setting, limit: float) -> Iterator[str]:
 def _enough(setting: Setting, devices: int) -> bool:
     """Whether minibatches divide by so many devices, and the lengths fill one."""
     batch = setting.global_batch
-    return batch % devices == 0 if batch else setting.minibatch * devices <= setting.trace.size
+    return batch % devices == 0 if batch else setting.minibatch * devices <= setting.trace.bundles.size
 
 
 def _shorter(setting: Setting, limit: float) -> Iterator[str]:
