@@ -140,20 +140,21 @@ def _cutoff(setting: Setting, limit: float) -> int:
 
 
 def _longest(cost: Cost, most: int, limit: float, tokens: Callable[[int], int]) -> int:
-    """The longest cutoff, up to `most`, by which the fullest microbatch fits, which holds so many tokens."""
+    """The longest cutoff by which the fullest microbatch fits, which holds so many tokens; `most` where none is
+    needed."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
         needed = room.needed(cost, tokens(middle), middle).total
         low, high = (middle, high) if needed <= limit else (low, middle - 1)
-    return low // 256 * 256
+    return low if low == most else low // 256 * 256
 
 
 def outliers(cost: Cost, trace: Trace, limit: float) -> str:
     """The longest cutoff by which a sample alone fits a GPU of so many bytes, with what it costs; nothing where more
     than the few samples are shortened that set what all others leave room for."""
     cutoff = _longest(cost, trace.longest, capacity.filled(limit), lambda cutoff: _fullest(trace, cutoff))
-    if not cutoff or _over(trace, cutoff)[0] > FEW:
+    if not 0 < cutoff < trace.longest or _over(trace, cutoff)[0] > FEW:
         return ""
     need = Need(room.needed(cost, _fullest(trace, cutoff), cutoff).total, limit)
     return f"--truncate {cutoff} ({lost(trace, cutoff)}) makes room for it: {capacity.sized(need)}"

@@ -107,6 +107,32 @@ def test_devices_are_the_first_doubling_that_fits(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_limits_and_cutoffs_are_the_longest_that_fit(seed):
+    trace, given, devices, memory = drawn(seed)
+    setting = on(asked(trace, given, devices), memory)
+    said, limit = "; ".join(remedies(setting)), 0.92 * memory
+    alone = [words for words in remedies(setting) if " and " not in words]
+    cost = room.under(setting.cost, "collective")
+
+    def fits(tokens):
+        return room.needed(cost, tokens, trace.longest).total <= limit
+
+    smaller = [int(re.match(r"--max-tokens (\d+)$", words)[1]) for words in alone if words.startswith("--max-tokens")]
+    held = min(setting.max_tokens, setting.minibatch * trace.fullest)
+    assert bool(smaller) == (held > trace.fullest and fits(trace.fullest) and not fits(held))
+    for tokens in smaller:
+        assert fits(tokens)
+        assert not fits(tokens + 1)
+    cutoffs = [int(re.match(r"--truncate (\d+) ", words)[1]) for words in alone if words.startswith("--truncate")]
+
+    def cut_fits(cutoff):
+        return needed(on(replace(setting, trace=cut(trace, cutoff)), memory)) <= limit
+
+    longest = max((at for at in range(256, trace.longest, 256) if cut_fits(at)), default=0)
+    assert cutoffs == [longest] * (longest > 0 and not cut_fits(trace.longest)), said
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_a_cutoff_costs_is_counted(seed):
     trace, given, devices, memory = drawn(seed)
     for words in remedies(on(asked(trace, given, devices), memory)):
@@ -151,3 +177,4 @@ def test_outliers_are_the_few_beyond_what_fits(seed):
     said = outliers(cost, trace, memory)
     assert bool(said) == ((trace.lengths > cutoff).mean() <= 0.001)
     assert not said or said.startswith(f"--truncate {cutoff} ")
+    assert not outliers(cost, trace, room.needed(cost, trace.longest, trace.longest).total / 0.919)
