@@ -1,0 +1,276 @@
+"""What a search picks on tiny traces against every way there is, planned and simulated by itself."""
+
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from odcsim import Trace
+from odcsim.balance import advised, standing_for
+from odcsim.decide import room, stock
+from odcsim.decide.advice import offers, reply, search, ways
+from odcsim.decide.advice.offers import Best, Offer, Pick
+from odcsim.decide.advice.wish import Wish
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import compare
+from odcsim.decide.evaluate import evaluate
+from odcsim.decide.setting import plan
+from odcsim.errors import InputError
+from odcsim.executors import quick
+from odcsim.neighbours import TRAINERS
+from odcsim.program import SYNCS
+from odcsim.question import Question
+
+SEEDS = range(6)
+MODELS = ("qwen3-0.6b", "qwen2.5-1.5b", "qwen2.5-7b")
+
+
+def site_of(seed):
+    """Two or three devices, two minibatches, and a GPU's memory of which some ways' needs are over."""
+    rng = np.random.default_rng(seed)
+    devices, each = int(rng.integers(2, 4)), int(rng.integers(2, 5))
+    lengths = np.clip(rng.lognormal(rng.uniform(6, 9), 1.0, 40), 16, 30_000).astype(np.int64)
+    asked = Question(trace=Trace("drawn", lengths), model=MODELS[seed % 3], global_batch=devices * each, minibatches=2)
+    site = ways.site(Wish(asked, ("h100",), (devices,)), "h100", devices)
+    needs = sorted(room.least(s.cost, asked.trace).total for s in site.settings)
+    return replace(site, memory=needs[0] * float(rng.choice([1.01, 1.2, 1.5, 2])))
+
+
+def needed(way):
+    return room.needed(way.cost, way.setting.limit, way.setting.trace.longest).total
+
+
+def by_hand(site):
+    """Every way, by recompute, sync, limit and balancer: those with something to spare, or where there are none those
+    that just fit."""
+    for share in (0.92, 1.0):
+        found = []
+        for setting, sync in product(site.settings, SYNCS):
+            device = setting.trace.mean * setting.minibatch
+            tried = room.limits(setting.trace.longest, int(max(setting.trace.longest, 1.5 * device)), device)
+            most = max((at for at in tried if fits(site, setting, sync, at, share)), default=0)
+            full = room.fullest(room.under(setting.cost, sync), setting.trace.longest, share * site.memory, tried[-1])
+            for at in room.limits(setting.trace.longest, full, device):
+                assert fits(site, setting, sync, at, share)
+                for name in standing_for(sync):
+                    found.append(ways.Way(replace(setting, max_tokens=at), sync, name))
+            assert most <= full
+        if found:
+            return found
+    return []
+
+
+def fits(site, setting, sync, tokens, share):
+    way = ways.Way(replace(setting, max_tokens=tokens), sync, "")
+    return needed(way) <= share * site.memory * (1 + 1e-12)
+
+
+def tokens(way):
+    return sum(int(way.setting.trace.take(ids).sum()) for ids in way.setting.draw())
+
+
+def screened(way):
+    file = plan(way.setting, way.balancer)
+    return float(quick.seconds(way.cost, file.schedules).sum()) / tokens(way)
+
+
+def simulated(way):
+    """By the evaluation that every command has its rows from."""
+    return evaluate(way.setting, [(way.balancer, way.sync)]).rows[0].makespan_seconds / tokens(way)
+
+
+def picked(every):
+    """The best of the five that screening has first, or the same by another balancer; of those within a percent hybrid
+    sharding, then the usual balancer."""
+    order = sorted(range(len(every)), key=lambda n: (screened(every[n]), n))
+    first = [every[n] for n in order[:5]]
+    if not first:
+        return None
+    time = {way: simulated(way) for way in first}
+    best = min(time, key=time.__getitem__)
+    time |= {way: simulated(way) for way in best.others()}
+    near = [way for way in time if time[way] <= 1.01 * min(time.values())]
+    usual = advised("on-demand")
+    return min(near, key=lambda w: (w.cost.sharded != "hybrid", w.balancer != usual, time[w]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_search_picks_what_all_ways_by_hand_come_to(seed):
+    site = site_of(seed)
+    every, found = by_hand(site), search.finalists(site)
+    assert set(site.ways()) == set(every)
+    assert found.tried == len(every)
+    for side, way in ((True, found.with_it), (False, found.without)):
+        best = picked([one for one in every if one.on_demand is side])
+        assert (way is None) == (best is None)
+        assert way is None or way == best or simulated(way) == pytest.approx(simulated(best), rel=1e-9)
+
+
+def test_where_nothing_fits_nothing_is_picked():
+    site = site_of(0)
+    costs = [room.under(setting.cost, sync) for setting, sync in product(site.settings, SYNCS)]
+    site = replace(site, memory=0.99 * min(room.least(cost, site.wish.trace).total for cost in costs))
+    found = search.finalists(site)
+    assert (found.without, found.with_it, found.tried) == (None, None, 0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_those_that_lead_are_the_first_of_all_however_little_is_planned(seed, monkeypatch):
+    """Of drawn paces, each with a bound below it, many of them alike."""
+    rng = np.random.default_rng(seed)
+    pace = rng.choice(np.linspace(1, 2, 9), 30)
+    least = pace * rng.choice([0.3, 0.9, 1.0], 30)
+    asked = []
+    monkeypatch.setattr(search, "pace", lambda _, way: asked.append(way) or pace[way])
+    monkeypatch.setattr(search, "least_seconds", lambda _, way: least[way])
+    found = search.leading(None, range(30))
+    assert found == sorted(range(30), key=lambda way: (pace[way], way))[:5]
+    assert all(least[way] <= sorted(pace)[4] for way in asked[5:])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_finest_is_the_usual_one_of_those_within_a_percent(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    names = ["lb-mini", "lb-robust", "lb-micro", "native"]
+
+    def way(balancer, sharded):
+        one = SimpleNamespace(balancer=balancer, cost=SimpleNamespace(sharded=sharded))
+        one.others = lambda: [way(name, sharded) for name in names if name != balancer]
+        return one
+
+    every = [way(names[rng.integers(4)], ["full", "hybrid"][rng.integers(2)]) for _ in range(5)]
+    seconds = {name: float(rng.choice([0.98, 1.0, 1.003, 1.009, 1.02])) for name in names}
+    monkeypatch.setattr(search, "timed", lambda _, one: search.Trial(one, seconds[one.balancer]))
+    trials = [search.Trial(one, float(rng.choice([0.999, 1.0, 1.004, 1.008, 1.03]))) for one in every]
+    first = min(trials, key=lambda one: one.seconds)
+    known = [*trials, *(search.Trial(one, seconds[one.balancer]) for one in first.way.others())]
+    near = [o for o in known if o.seconds <= 1.01 * min(o.seconds for o in [first, *known[5:]])]
+    best = min(near, key=lambda o: (o.way.cost.sharded != "hybrid", o.way.balancer != "lb-robust", o.seconds))
+    found = search.finest(None, trials)
+    assert (found.balancer, found.cost.sharded) == (best.way.balancer, best.way.cost.sharded)
+
+
+# What a trainer runs by itself.
+
+
+def trained(seed, trainer):
+    rng = np.random.default_rng(seed)
+    lengths = np.clip(rng.lognormal(rng.uniform(5, 8), 0.8, 60), 16, 8000).astype(np.int64)
+    asked = {"gpu": "h100", "devices": 2, "minibatch": int(rng.choice([2, 4, 6])), "minibatches": 2, "max_tokens": 0}
+    bundle = np.repeat(np.arange(30), 2) if seed % 2 and "pairs" in TRAINERS[trainer].knows else None
+    return ask(Trace("drawn", lengths, bundle=bundle), MODELS[seed % 3], trainer=trainer, **asked)
+
+
+def pace_by_hand(way, sync):
+    seconds = quick.seconds(room.under(way.setting.cost, sync), plan(way.setting, way.rule.balancer).schedules)
+    return float(seconds.sum()) / tokens(way)
+
+
+@pytest.mark.parametrize("trainer", ["trl", "verl", "axolotl", "torchtitan"])
+@pytest.mark.parametrize("seed", range(3))
+def test_of_each_rule_of_a_trainer_the_fastest_that_fits_is_its_row(seed, trainer):
+    setting, known = trained(seed, trainer), TRAINERS[trainer]
+    whole, batch = setting.cost.cluster.memory_bytes, 2 * setting.minibatch
+    for memory in (0.92 * whole, whole, 0.0):
+        every = {sync: list(stock.ways(setting, known, sync, memory)) for sync in known.met}
+        if any(every.values()):
+            break
+    for sync, one in ((sync, one) for sync, some in every.items() for one in some):
+        cost = room.under(one.setting.cost, sync)
+        assert max(schedule.fullest for schedule in plan(one.setting, one.rule.balancer).schedules) <= one.setting.limit
+        assert not memory or room.needed(cost, one.setting.limit, setting.trace.longest).total <= memory
+        rows = one.setting.trace
+        samples = one.setting.minibatch * (len(rows.lengths) / rows.bundles.size if one.rule.rows else 1)
+        assert abs(2 * samples / batch - 1) <= 0.1
+    best = {}
+    for sync, rule in product(known.met, known.own):
+        if some := [pace_by_hand(one, sync) for one in every[sync] if one.rule == rule]:
+            best[rule.balancer, sync] = min(some)
+    if not best:
+        with pytest.raises(InputError):
+            stock.chosen(setting, known)
+        return
+    found = {(way.rule.balancer, sync): pace_by_hand(way, sync) for way, sync in stock.chosen(setting, known)}
+    assert found == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_fullest_microbatch_is_that_of_the_longest_samples(seed):
+    rng = np.random.default_rng(seed)
+    lengths, each = rng.integers(1, 100, 12), int(rng.integers(1, 5))
+    bundle = np.repeat(np.arange(6), 2) if seed % 3 == 0 else None
+    counts = rng.integers(0, 4, 12) if seed % 3 == 1 else None
+    counts = None if counts is None or counts.sum() < each else counts
+    trace = Trace("drawn", lengths, counts, bundle=bundle)
+    dealt = sorted(np.repeat(trace.bundles.lengths, 1 if counts is None else counts), reverse=True)
+    assert stock.worst(trace, each, padded=False) == sum(dealt[:each])
+    longest = max(lengths if counts is None else lengths[counts > 0])
+    assert stock.worst(trace, each, padded=True) == each * longest * (1 if bundle is None else 2)
+
+
+# What is rented.
+
+
+@pytest.fixture(scope="module")
+def row(setting):
+    return compare(replace(setting, minibatches=1), among=[("lb-micro", "collective")]).rows[0]
+
+
+def drawn_offers(row, seed):
+    rng = np.random.default_rng(seed)
+    found = []
+    for devices in (2, 4, 8, 16, 32):
+        used = float(rng.choice([50.0, 95.0, 120.0]))
+        dollars = float(rng.choice([10, 10.05, 10.2, 12]))
+        mine = replace(
+            row, makespan_seconds=float(rng.choice([50, 60, 70])), dollars=dollars, gpu_hours=float(rng.uniform(1, 2)),
+            memory_bytes=used, memory_limit=100.0, memory_fits=used <= 100,
+        )  # fmt: skip
+        found.append(Seen("h100", devices, Best(None, None, 1), Pick(None, mine)))
+    priced = {"h100": 2.0} if seed % 3 else {}
+    wish = SimpleNamespace(
+        deadline=[None, 55.0, 65.0][seed % 3], budget=[None, 10.1][seed % 2] if priced else None, prices=priced
+    )
+    found = [replace(one, chosen=replace(one.chosen, row=priced_at(one.row, priced))) for one in found]
+    return wish, sorted(found, key=offers._cheapness(priced))
+
+
+class Seen(Offer):
+    """Its memory is its row's."""
+
+    memory_bytes = property(lambda self: self.row.memory_bytes)
+
+
+def priced_at(row, prices):
+    return row if prices else replace(row, dollars=None)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_fastest_of_those_within_a_percent_of_the_cheapest_is_rented(row, seed):
+    wish, every = drawn_offers(row, seed)
+
+    def level(one):
+        return 0 if one.memory_bytes <= 92 else 1 if one.memory_fits else 2
+
+    def spent(one):
+        return one.gpu_hours if one.dollars is None else one.dollars
+
+    assert [(level(one), spent(one)) for one in every] == sorted((level(one), spent(one)) for one in every)
+    within = [one for one in every if wish.deadline is None or one.seconds <= wish.deadline]
+    within = [one for one in within if wish.budget is None or one.dollars <= wish.budget]
+    best = [one for one in within if level(one) == min(map(level, within))]
+    near = [one for one in best if spent(one) <= 1.01 * min(map(spent, best))]
+    found = reply.rented(SimpleNamespace(wish=wish, offers=every))
+    assert found is min(near, key=lambda one: one.seconds, default=None)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_on_demand_is_chosen_where_it_leads_notably_or_alone_fits(row, seed):
+    rng = np.random.default_rng(seed)
+    with_it, without = (Pick(None, replace(row, makespan_seconds=float(rng.choice([1, 1.01, 1.03])))) for _ in range(2))
+    lead = without.row.makespan_seconds / with_it.row.makespan_seconds
+    assert Best(without, with_it, 2).chosen is (with_it if lead >= 1.02 else without)
+    assert Best(None, with_it, 1).chosen is with_it
+    assert Best(without, None, 1).chosen is without
