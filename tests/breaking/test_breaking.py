@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from random import Random
 
+import choosers
 import mutations
 import pytest
 import seeds
@@ -24,6 +25,23 @@ def test_nothing_breaks(program, size):
     command = [sys.executable, str(ROOT / "tests" / "breaking" / f"{program}.py"), *size, "--seed", SEED]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_every_break_that_is_listed_is_one_line_of_its_file():
+    listed = choosers.breaks()
+    assert len({(one.file, one.line) for one in listed}) == len(listed) >= 30
+    for one in listed:
+        text = (ROOT / one.file).read_text()
+        assert one.made(text) != text
+        assert (ROOT / one.test).is_file()
+
+
+@pytest.mark.slow
+def test_the_first_breaks_of_each_package_are_red(tmp_path):
+    tree, listed = choosers.copy(tmp_path), choosers.breaks()
+    for package in ("odcsim", "odc_engine"):
+        for one in [one for one in listed if one.file.startswith(package)][:2]:
+            assert choosers.run(one, tree).red, one
 
 
 def test_every_seed_is_read_whole_and_its_changes_are_drawn_alike(tmp_path):
