@@ -1,5 +1,5 @@
-"""Single-line breaks of what chooses, and of the engine's meetings (choosers.toml): each, made in a copy of the tree, must
-turn its test red within ten seconds.
+"""Single-line breaks of what chooses, and of the engine's meetings (choosers.toml): each, made in a copy of the tree,
+must turn its test red within ten seconds.
 
     python tests/breaking/choosers.py          # all of them
     python tests/breaking/choosers.py --first 3 --only limit
