@@ -9,8 +9,6 @@ from interleaved import KINDS, Kind, Late, seen, without
 from work import Case
 
 from odc_engine import OnDemand
-from odc_engine.errors import PeerLost
-from odcsim.errors import InputError
 
 needs_triton = pytest.mark.skipif(
     not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
@@ -51,26 +49,22 @@ def test_so_they_are_in_many_orders(pools, name):
 CASE = Case((2, 0, 1), accumulate="slots")
 
 
-def trained(rank, kind, seed, number=None):
-    """A model through OnDemand. `number`: of the meeting that is left out, of the two of each minibatch."""
+def trained(rank, kind, seed):
+    """A model through OnDemand."""
     memory = kind.memory()
     if seed is not None:
         Late(seed, rank, kind.devices).around(memory, "check", "meet", "fetch_all", "send_all", "arrive")
-    if number is not None:
-        without(memory, number, 2)
     model = work.shard(CASE, CASE.fresh())
     odc = OnDemand(model, memory=memory, accumulate=kind.accumulate, devices_per_node=kind.per_node, timeout=30)
     try:
         work.train(CASE, rank, model, odc, torch.optim.AdamW(model.parameters(), lr=1e-2), range(4))
         return work.whole_parameters(model)
-    except (InputError, PeerLost):
-        return {}  # some have read what others had not said yet, and then left
     finally:
         odc.close()
 
 
 def differ(found, expected):
-    return any(not weights or not torch.equal(weights[name], expected[name]) for weights in found for name in expected)
+    return any(not torch.equal(weights[name], expected[name]) for weights in found for name in expected)
 
 
 @pytest.mark.parametrize("name", ["slots", pytest.param("a network", marks=pytest.mark.slow)])
@@ -78,14 +72,6 @@ def test_training_has_the_same_bits_whoever_comes_late(pools, name):
     kind = KINDS[name]
     expected = pools(kind.devices).run(trained, kind, None)[0]
     assert not differ(pools(kind.devices).run(trained, kind, 3), expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1], ids=["behind publishing", "behind pushes"])
-def test_a_meeting_that_on_demand_leaves_out_is_seen(pools, number):
-    kind = KINDS["slots"]
-    expected = pools(kind.devices).run(trained, kind, None)[0]
-    assert any(differ(pools(kind.devices).run(trained, kind, seed, number), expected) for seed in range(10))
 
 
 # What each device leaves out of its arena, all alike.

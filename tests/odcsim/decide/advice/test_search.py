@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,16 +36,6 @@ def test_no_way_is_faster_than_the_least_that_it_could_take(lengths, model, devi
     site = site_of(lengths, model, devices, slow, each)
     for way in site.ways():
         assert search.least_seconds(site, way) <= search.screened(site, way).sum() * (1 + 1e-12), way.name
-
-
-@pytest.mark.parametrize("model", ["qwen3-0.6b", "qwen3-8b"])
-@pytest.mark.parametrize("devices", [8, 16])
-def test_those_that_lead_are_those_of_all(model, devices):
-    site = site_of(CHAT, model, devices, each=8)
-    for side in (True, False):
-        every = [way for way in site.ways() if way.on_demand is side]
-        order = sorted((float(search.screened(site, way).sum()), number) for number, way in enumerate(every))
-        assert search.leading(site, every) == [every[number] for _, number in order[: search.KEPT]]
 
 
 def test_most_ways_are_not_planned(monkeypatch):
