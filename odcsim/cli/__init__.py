@@ -8,7 +8,7 @@ from importlib import import_module
 from odcsim.support.command import Parser, status
 
 DOORS = {
-    "decide": ("advise", "compare", "sweep", "merge", "break_even", "explore", "rl"),
+    "decide": ("advise", "compare", "sweep", "break_even", "explore", "rl"),
     "diagnose": ("diagnose", "report", "trace_json"),
     "calibrate": ("fit", "validate"),
     "schedule": ("trace", "balance", "check", "simulate"),

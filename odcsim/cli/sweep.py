@@ -56,7 +56,7 @@ def _run(args: argparse.Namespace) -> int:
     except BrokenExecutor:
         print(f"odcsim: error: a worker has ended (too little memory?); {_kept(plan)}", file=sys.stderr)
         return 1
-    tell(told, plan.output) if told else _tell_share(plan)
+    _tell(told, plan.output) if told else _tell_share(plan)
     return 0
 
 
@@ -82,19 +82,17 @@ def _advancing(advance: Callable[[str], None]) -> "Callable[[Done], None]":
     return done
 
 
-def tell(told: "Written", output: Path) -> None:
+def _tell(told: "Written", output: Path) -> None:
     print(f"{told.points:,} point{'' if told.points == 1 else 's'}, {told.rows:,} rows: {output}")
     if told.refused:
         print(f"odcsim: {told.refused:,} of them cannot run, such as: {told.reason}", file=sys.stderr)
 
 
 def _tell_share(plan: "Sweep") -> None:
-    from odcsim.decide.sweeps.store import SUFFIX
-
     (number, of), every = plan.share, len(plan.grid.points)
     mine = len(plan.grid.share(number, of))
     print(f"share {number} of {of}: {mine:,} of {every:,} points, in {plan.kept}")
-    print(f"when all shares are done: odcsim merge {plan.output}.*{SUFFIX} -o {plan.output}")
+    print(f"when all shares are done: odcsim sweep {plan.grid.name} -o {plan.output}")
 
 
 def _kept(plan: "Sweep") -> str:

@@ -92,7 +92,6 @@ def write(folder: Path) -> None:
     _runs(folder)
     swelling.write(SWELLING, folder)
     (folder / "compared.json").write_text(_compared(folder))
-    _made(["sweep", f"{folder}/grid.toml", "--jobs", "1", "-o", f"{folder}/swept.csv"])
     plan = ["balance", f"{folder}/a.csv", *SETTING, "--minibatches", "2"]
     for balancer in ("lb-mini", "pool"):
         _made([*plan, "--balancer", balancer, "-o", f"{folder}/{balancer}.jsonl"])
@@ -269,7 +268,6 @@ _LINES = [
     ("check plan.json --lengths IN --images images", ["images.csv", "images.jsonl"], 2),
     ("flags verl IN", ["compared.json"], 2),
     ("sweep IN --jobs 1 -o OUT.csv", ["grid.toml"], 4),
-    ("merge IN -o OUT.jsonl", ["swept.csv.points"], 3),
     ("flags trl IN", ["compared.json"], 1),
     ("check IN --lengths a.csv --max-tokens 4096 --json", ["plan.json", "batches.jsonl", "lb-mini.jsonl"], 1),
     ("advise IN --model tiny --gpus a100 --devices 2 --global-batch 4 --epochs 1", ["a.csv", "a.json", "a.npy"], 1),

@@ -1,7 +1,7 @@
-"""A sweep from its grid to its table, and the parts of one put together."""
+"""A sweep from its grid to its table, and the shares of one put together."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +79,10 @@ def run(plan: Sweep, executor: Executor | None, advance: Callable[[Done], None] 
             _work(plan, executor, advance)
     if plan.share != WHOLE:
         return None
-    return _told(plan.output, _of(plan.grid, store.lines(store.all_beside(plan.output))))
+    found = _of(plan.grid, store.lines(store.all_beside(plan.output)))
+    rows = written.write(plan.output, store.results(found))
+    reasons = [line.refused for line in found.values() if line.refused]
+    return Written(len(found), rows, len(reasons), min(reasons, default=""))
 
 
 def _work(plan: Sweep, executor: Executor | None, advance: Callable[[Done], None]) -> None:
@@ -97,22 +100,8 @@ def _work(plan: Sweep, executor: Executor | None, advance: Callable[[Done], None
         keeper.close()
 
 
-def merge(sources: Sequence[Path], output: Path) -> Written:
-    """One table of all points that were kept in these files, whether all of a sweep is there or not."""
-    written.check(output)
-    if not (found := store.lines(sources)):
-        raise InputError("hold no whole point", where=", ".join(map(str, sources))[:200], fix="let the sweep go on")
-    return _told(output, found)
-
-
 def _of(grid: Grid, found: Mapping[str, store.Line]) -> dict[str, store.Line]:
     if lost := [point.key for point in grid.points if point.key not in found]:
         problem = f"{len(lost):,} points are gone that were kept, such as {lost[0]}"
         raise InputError(problem, where=grid.name, fix="somebody has taken them away: run it again")
     return {point.key: found[point.key] for point in grid.points}
-
-
-def _told(output: Path, found: Mapping[str, store.Line]) -> Written:
-    rows = written.write(output, store.results(found))
-    reasons = [line.refused for line in found.values() if line.refused]
-    return Written(len(found), rows, len(reasons), min(reasons, default=""))

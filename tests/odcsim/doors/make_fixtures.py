@@ -86,9 +86,9 @@ def main() -> None:
         words = ["simulate", f"schedules-{name}.jsonl", "--gpu", "a100", "--sync", sync]
         run(*words, "-o", f"timeline-{name}-{sync}.npz", "--force")
     write_measurements("measurements.json")
-    Path("sweep.csv.points").unlink(missing_ok=True)
     run("sweep", "grid.toml", "-o", "sweep.csv", "--jobs", "1", "--force")
     kept = Path("sweep.csv.points").read_bytes()
+    Path("sweep.csv.points").unlink()
     Path("partial.points").write_bytes(
         kept[: 2 * len(kept) // 3]
     )  # as a sweep leaves it that is killed while it writes

@@ -37,7 +37,6 @@ def figures() -> dict[str, Any]:
         ("cluster*.toml", of_cluster),
         ("gpu*.toml", of_gpu),
         ("grid.toml", of_grid),
-        ("*.points", of_points),
         ("steps.csv", of_log),
         ("measurements.json", of_measurements),
         ("lengths.csv", of_lengths),
@@ -123,16 +122,6 @@ def of_grid(name: str) -> Any:
     import odcsim
 
     return [{n: row[n] for n in TABLE if n in row} for row in odcsim.sweep(name)]
-
-
-def of_points(name: str) -> Any:
-    """What a table of them has."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "table.csv")
-        _, refused = said(["merge", name, "-o", str(out)])
-        assert not refused, refused
-        table = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
-    return [{name: row[name] for name in TABLE if row[name]} for row in table]
 
 
 def of_log(name: str) -> Any:

@@ -13,7 +13,6 @@ import odcsim
 from odcsim.cli import main
 from odcsim.decide.sweeps.columns import KINDS
 from odcsim.decide.sweeps.store import all_beside
-from odcsim.errors import InputError
 
 SMALL = {
     "trace": "uniform:min=20,max=900,samples=64",
@@ -93,15 +92,15 @@ def test_what_is_done_is_not_done_again(grid, whole, tmp_path, monkeypatch):
     assert (tmp_path / "out.csv").read_bytes() == whole[0]
 
 
-def test_shares_that_are_put_together_are_the_whole(grid, whole, tmp_path, capsys):
+def test_shares_that_are_put_together_are_the_whole(grid, whole, tmp_path, capsys, monkeypatch):
     output = tmp_path / "out.csv"
     for number in (3, 1, 2):
         assert main(["sweep", str(grid), "-o", str(output), "--shard", f"{number}/3", "--jobs", "1"]) == 0
         assert f"share {number} of 3: " in capsys.readouterr().out
     assert not output.exists()
-    parts = [str(path) for path in all_beside(output)]
-    assert len(parts) == 3
-    assert main(["merge", *parts[::-1], "-o", str(output)]) == 0
+    assert len(all_beside(output)) == 3
+    monkeypatch.setattr("odcsim.decide.sweeps.workers.work", lambda _: 1 / 0)
+    assert main(["sweep", str(grid), "-o", str(output), "--jobs", "1"]) == 0
     assert output.read_bytes() == whole[0]
 
 
@@ -110,15 +109,6 @@ def test_the_sweep_itself_does_what_shares_have_left(grid, whole, tmp_path):
     assert main(["sweep", str(grid), "-o", str(output), "--shard", "2/2", "--jobs", "1"]) == 0
     assert main(["sweep", str(grid), "-o", str(output), "--jobs", "1"]) == 0
     assert output.read_bytes() == whole[0]
-
-
-def test_a_part_is_a_valid_table(whole, tmp_path):
-    output = tmp_path / "out.csv"
-    (tmp_path / "half.points").write_bytes(whole[1][: len(whole[1]) // 2])
-    assert main(["merge", str(tmp_path / "half.points"), "-o", str(output)]) == 0
-    lines = whole[0].splitlines()
-    assert set(output.read_bytes().splitlines()) < set(lines)
-    assert output.read_bytes().splitlines()[0] == lines[0]
 
 
 def test_any_executor_gives_the_same_rows(grid, whole):
@@ -197,9 +187,3 @@ def test_a_mistake_on_the_command_line_is_told(grid, tmp_path, words, told, caps
     assert code == 2
     assert told in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_merge_of_nothing_is_refused(tmp_path):
-    (tmp_path / "a.points").write_text('{"format": "odcsim points", "version": 1}\n{"point": "12')
-    with pytest.raises(InputError, match="hold no whole point"):
-        odcsim.decide.sweeps.sweeping.merge([tmp_path / "a.points"], tmp_path / "out.csv")

@@ -22,7 +22,7 @@ import odcsim
 from odcsim.cli import main
 from odcsim.decide.sweeps.grid import grid_of
 from odcsim.decide.sweeps.store import all_beside, lines, results
-from odcsim.decide.sweeps.sweeping import merge, planned, run
+from odcsim.decide.sweeps.sweeping import planned, run
 from odcsim.decide.sweeps.written import write
 from odcsim.errors import InputError
 from odcsim.support.held import held
@@ -260,7 +260,7 @@ def changed(path, change):
 def test_like_results_of_one_point_are_one(twice, whole):
     a, b, output = twice
     changed(b, lambda rows: rows[0].update(makespan_seconds=rows[0]["makespan_seconds"] * (1 + 1e-13)))
-    assert main(["merge", str(a), str(b), str(a), "-o", str(output)]) == 0
+    write(output, results(lines([a, b, a])))
     assert output.read_bytes() == whole
 
 
@@ -278,13 +278,13 @@ def test_like_results_of_one_point_are_one(twice, whole):
 def test_unlike_results_of_one_point_are_refused_by_name(twice, change, told):
     a, b, output = twice
     key = changed(b, change)
-    refuses(lambda: merge([a, b], output), f"{a} and {b}", key, told)
-    refuses(lambda: merge([b, a], output), f"{b} and {a}", key, ";")
+    refuses(lambda: lines([a, b]), f"{a} and {b}", key, told)
+    refuses(lambda: lines([b, a]), f"{b} and {a}", key, ";")
     whole = a.rename(output.with_name("out.csv.points"))
     share = b.rename(output.with_name("out.csv.1-of-2.points"))
     refuses(lambda: odcsim.sweep(GRID, output=output), f"{share} and {whole}", key, ";")
     whole.write_text(whole.read_text() + share.read_text().split("\n", 1)[1])
-    refuses(lambda: merge([whole], output), f"{whole}, twice", key, told)
+    refuses(lambda: lines([whole]), f"{whole}, twice", key, told)
     assert not output.exists()
 
 
