@@ -5,10 +5,10 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
+from odcsim import __version__
 from odcsim.decide import asking
 from odcsim.decide.asking import lengths_of, setting_of
 from odcsim.decide.setting import Setting
@@ -57,7 +57,7 @@ class Point:
             cost = repr(self.setting(limited=False).cost)
         except InputError as error:
             cost = str(error)
-        content = json.dumps([version(), self.asked, self.balancers, self.syncs, self.lengths, cost])
+        content = json.dumps([__version__, self.asked, self.balancers, self.syncs, self.lengths, cost])
         return hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
 
 
@@ -88,13 +88,4 @@ def digest(trace: Trace) -> str:
     content = hashlib.sha256(str(trace.drawn_from).encode())
     for values in (trace.lengths, trace.counts, trace.loss, trace.group, trace.step, trace.bundle):
         content.update(b"-" if values is None else values.tobytes() + b"|")
-    return content.hexdigest()[:DIGITS]
-
-
-@cache
-def version() -> str:
-    """Of what turns a point into rows: the sources and tables of this package, whatever number they go by."""
-    root, content = Path(__file__).parents[2], hashlib.sha256()
-    for path in sorted(path for suffix in ("py", "toml", "json") for path in root.rglob(f"*.{suffix}")):
-        content.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return content.hexdigest()[:DIGITS]

@@ -68,7 +68,7 @@ def meant(path, value):
 
 
 def test_a_sweep_that_was_begun_then_ends_with_the_same_table(tmp_path, monkeypatch):
-    """Points of other sources are worked on again; what was kept of them is in nobody's way."""
+    """Points with keys of then are worked on again; what was kept of them is in nobody's way."""
     for name in ("grid.toml", "lengths.csv", "partial.points"):
         shutil.copy(FIXTURES / name, tmp_path)
     (tmp_path / "partial.points").rename(tmp_path / "sweep.csv.points")
@@ -83,6 +83,6 @@ def test_a_sweep_that_was_begun_then_ends_with_the_same_table(tmp_path, monkeypa
 
 
 def table(path):
-    """Without the points' keys, which are of the sources, too."""
+    """Without the points' keys, which are made otherwise now."""
     rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
     return [{name: text for name, text in row.items() if name != "point"} for row in rows]

@@ -158,7 +158,7 @@ def test_files_are_looked_for_beside_the_grid(lengths, tmp_path, monkeypatch):
 def test_who_sees_another_odcsim_is_refused(monkeypatch):
     [point] = grid_of(SMALL).points
     point.check()
-    monkeypatch.setattr("odcsim.decide.sweeps.point.version", lambda: "another")
+    monkeypatch.setattr("odcsim.decide.sweeps.point.__version__", "another")
     with pytest.raises(InputError, match="has other content on the worker; workers need the same odcsim"):
         point.check()
 
