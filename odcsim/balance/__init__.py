@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance import lb_micro, lb_mini, lb_robust, lb_tight, pool, simple, sorted_slice, split, stock
+from odcsim.balance import lb_micro, lb_mini, lb_robust, pool, simple, sorted_slice, split, stock
 from odcsim.errors import InputError, nearest
 from odcsim.flat import Assignment, Microbatches
 from odcsim.heuristics.balancer import Balancer, Work, assigned
@@ -43,7 +43,6 @@ BALANCERS: tuple[Balancer, ...] = (
     lb_mini.BALANCER,
     sorted_slice.BALANCER,
     lb_robust.BALANCER,
-    lb_tight.BALANCER,
     pool.BALANCER,
     split.BALANCER,
 )

@@ -84,9 +84,9 @@ def plan(
 
     `weights` are what samples cost, in any unit; without any, length + length^2 / 50,000 (see EVEN).
     `loss` are the tokens of each sample that the trainer's loss counts; without any, all but the first.
-    `balancer`: sorted-slice runs with every sync, for all devices get as many microbatches. lb-mini, lb-robust and
-    lb-tight balance closer and are for on-demand alone. `speeds`, for lb-mini, are what each device does in a second,
-    in any unit.
+    `balancer`: sorted-slice runs with every sync, for all devices get as many microbatches. lb-mini and lb-robust
+    balance closer and are for on-demand alone. `speeds`, for lb-mini, are what each device does in a second, in any
+    unit.
     """
     length = whole_numbers("length", lengths, 1)
     if devices < 1:

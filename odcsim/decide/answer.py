@@ -114,9 +114,7 @@ def _kept_out(chosen: Row, every: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
 
 def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
     """The rows to choose from, with on-demand and without, whatever memory they need."""
-    fits = comparison.fidelity == "calibrated"  # else a tight plan fits costs that may well be wrong
     ours = [r for r in comparison.rows if r.sync == "on-demand" and r.balancer not in SIMULATED]
-    ours = [r for r in ours if fits or not balance.named(r.balancer).tight]
     theirs = [r for r in comparison.rows if r.sync != "on-demand"]
     if not ours:
         raise InputError("no row with on-demand, which the answer needs", fix="compare lb-mini under on-demand, too")

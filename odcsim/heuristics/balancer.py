@@ -74,7 +74,6 @@ class Balancer:
     weighs_transfers: bool = False  # it asks what a microbatch takes beside its samples, which the sharding changes
     queue: bool = False  # it leaves samples to a queue that devices share
     gangs: bool = False  # it splits samples over devices: simulated where somebody says what that costs, never run
-    tight: bool = False  # it fits costs so closely that it is worth choosing only where they were measured
     pads: Callable[[Schedule, int], Schedule] | None = None  # what is run beside samples, up to the limit
     even: bool = True  # it evens out work; one that does not is a baseline, and nobody's best row
     published: bool = False  # the paper's: the one to name where another is no faster

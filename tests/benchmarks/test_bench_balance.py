@@ -67,7 +67,7 @@ def test_200_small_minibatches_with_every_balancer(benchmark):
 SIZES = [(8, 64), (64, 8), (512, 8), (4096, 4), (4096, 16), (1024, 64)]
 
 
-@pytest.mark.parametrize("name", ["lb-micro", "lb-mini", "sorted-slice", "lb-tight", "lb-robust"])
+@pytest.mark.parametrize("name", ["lb-micro", "lb-mini", "sorted-slice", "lb-robust"])
 @pytest.mark.parametrize(("devices", "samples"), SIZES)
 def test_one_minibatch(benchmark, name, devices, samples):
     lengths, weights = minibatch(0, devices * samples)

@@ -56,10 +56,10 @@ class Way:
         return f"{self.cost.sharded} sharding, {words}" if self.cost.cluster.nodes > 1 else words
 
     def others(self) -> list["Way"]:
-        """The same by other balancers that somebody might want; tight ones fit costs that nobody has measured."""
+        """The same by other balancers that somebody might want."""
         if self.own:
             return []
-        worth = [b.name for b in balance.BALANCERS if b.even and not b.gangs and not b.tight]
+        worth = [b.name for b in balance.BALANCERS if b.even and not b.gangs]
         names = [name for name in worth if name != self.balancer]
         return [replace(self, balancer=name) for name in names if balance.runs_with(name, self.sync)]
 

@@ -21,7 +21,6 @@ from odcsim.decide.diagnosis.tried import (
     ENGINE,
     FREE,
     MET,
-    ON_DEMAND,
     SAMPLER,
     SAMPLERS,
     SETTING,
@@ -155,7 +154,7 @@ def _dealt(ran: Evaluation, base: Setting) -> Iterator[TriedWay]:
     syncs = sorted(MET, key=lambda one: one != sync) if sync in MET else ()
     for efforts, pairs in (
         (SAMPLER, [(name, one) for one in syncs for name in SAMPLERS]),
-        (ENGINE if syncs else SAMPLER, [(name, ON_DEMAND) for name in FREE]),
+        (ENGINE if syncs else SAMPLER, [FREE]),
     ):
         if pairs:
             yield max((_tried(efforts, pair, ran, base) for pair in pairs), key=lambda one: one.gain[0])

@@ -22,8 +22,8 @@ from odcsim.timeline import Floats
 
 SETTING, REPAIR, SAMPLER, ENGINE = EFFORTS
 SAMPLERS = ("sorted-slice", "lb-micro")
-FREE = ("lb-mini", "lb-tight")
 ON_DEMAND = "on-demand"
+FREE = ("lb-mini", ON_DEMAND)
 MET = ("collective", "deferred")
 CLEARLY = 1.03  # times the gain, below which there is no reason to change more
 FEWER = 1.25  # times as many microbatches or as few, from which on a way says so
@@ -195,7 +195,7 @@ def _dealt_anew(replay: Replay) -> Iterator[TriedWay]:
     another moment brings clearly more."""
     ran = replay.run.sync
     if not sync_named(ran).meets:
-        yield _best(replay, SAMPLER, [(name, ran) for name in FREE])
+        yield _best(replay, SAMPLER, [FREE])
         return
     mine, *others = (
         _best(replay, SAMPLER, [(name, sync) for name in SAMPLERS])
@@ -203,7 +203,7 @@ def _dealt_anew(replay: Replay) -> Iterator[TriedWay]:
     )
     yield mine
     yield from (other for other in others if other.gain[0] > CLEARLY * mine.gain[0])
-    yield _best(replay, ENGINE, [(name, ON_DEMAND) for name in FREE])
+    yield _best(replay, ENGINE, [FREE])
 
 
 def limits(replay: Replay) -> tuple[int, ...]:

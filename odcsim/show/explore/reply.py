@@ -60,9 +60,9 @@ def reply(asked: Asked) -> Reply:
 
 @remembered(ROWS, lambda found, _: rows(found.setting))
 def _compared(asked: Asked) -> Comparison:
-    """Without what takes long and is never recommended here: a shared queue, and plans that are tight."""
+    """Without what takes long and is never recommended here: a shared queue."""
     setting = asked.setting
-    quick = [p for p in pairs(setting) if not (balance.named(p[0]).queue or balance.named(p[0]).tight)]
+    quick = [p for p in pairs(setting) if not balance.named(p[0]).queue]
     return compare(setting, among=quick, plan=lambda *given: _planned(asked, *given))
 
 

@@ -145,7 +145,7 @@ def test_what_a_balancer_says_of_itself_shows(balancer, fact):
 
 
 def test_every_fact_can_be_seen_but_those_of_whom_to_choose():
-    assert set(FLAGS) - set(SHOWS) == {"tight", "published"}
+    assert set(FLAGS) - set(SHOWS) == {"published"}
 
 
 @pytest.mark.parametrize("sync", SYNCS)

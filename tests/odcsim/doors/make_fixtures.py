@@ -20,7 +20,7 @@ from ways_in import said
 
 ASKED = "--model tiny --gpu a100 --devices 4 --minibatch 2 --minibatches 3 --max-tokens 4096".split()
 LENGTHS = "lengths.csv"
-BALANCERS = ("native", "local-sort", "lb-micro", "lb-mini", "sorted-slice", "lb-robust", "lb-tight", "pool")
+BALANCERS = ("native", "local-sort", "lb-micro", "lb-mini", "sorted-slice", "lb-robust", "pool")
 TIMELINES = (
     ("lb-micro", "collective"),
     ("lb-mini", "deferred"),

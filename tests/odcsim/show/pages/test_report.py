@@ -298,12 +298,6 @@ def trusted(comparison, fidelity):
     return replace(comparison, rows=tuple(replace(row, fidelity=fidelity) for row in comparison.rows))
 
 
-def test_a_tight_plan_is_chosen_for_measured_costs_alone(comparison):
-    ahead = scaled(comparison, lb_tight=0.5)
-    assert answer.answer(ahead).best.balancer == "lb-robust"
-    assert answer.answer(trusted(ahead, "calibrated")).best.balancer == "lb-tight"
-
-
 def test_a_row_that_does_not_fit_is_called_out(comparison):
     tight = replace(comparison, memory_limit=1e9, rows=tuple(replace(r, memory_fits=False) for r in comparison.rows))
     [warning] = answer_words.misfit(tight, answer.answer(tight))
