@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -59,11 +58,7 @@ def load(model: Model, schedules: Sequence[Schedule], luck: Sequence[Floats] = (
     begin = np.repeat(np.cumsum(each) - each, counts.sum(axis=1))
     order = np.concatenate([flat.samples for flat in flats]) + np.repeat(begin, sizes)
     lengths = np.concatenate([s.sizes for s in schedules])
-    factors = np.ones(len(lengths))
-    if any(s.gangs for s in schedules):
-        factors *= np.fromiter(chain.from_iterable(s.parts() for s in schedules), np.float64)
-    if luck:
-        factors *= np.concatenate(luck)
+    factors = np.concatenate(luck) if luck else np.ones(len(lengths))
     held = (of * factors for of in (lengths, model.squares(lengths), np.ones(len(lengths))))
     tokens, squares, samples = (np.bincount(place, of[order], counts.size * shape[0]).reshape(shape) for of in held)
     return Load(tokens, squares, samples, counts)

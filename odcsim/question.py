@@ -87,7 +87,6 @@ LENGTH = Values(int, "a whole number from 1", 1, MOST, tokens=True)
 LIMIT = Values(int, "a whole number from 0", 0, MOST, tokens=True)
 AMOUNT = Values(float, "a number from 0")
 POSITIVE = Values(float, "a number above 0", ABOVE)
-SHARE = Values(float, "a fraction from 0 to 1", 0, 1)
 FLAG = Values(bool, "true or false")
 
 
@@ -138,11 +137,6 @@ class Terms:
         TEXT, ROWS, brief=True, letter="T", help="rank what this trainer runs by itself, such as trl",
     )  # fmt: skip
     field: bool = _field(FLAG, ROWS, False, help="also compare the balancers of verl, TRL, NeMo-RL and torchtitan")
-    split_overhead: float | None = _field(
-        SHARE, STEP, letter="X", example="give a fraction from 0 to 1, such as 0.05",
-        help="also try context parallelism for samples too long for one GPU, with this share of extra work per "
-        "doubling of GPUs on a sample, such as 0.05; simulated only",
-    )  # fmt: skip
     price: float | None = _field(
         AMOUNT, ROWS, brief=True, letter="P", help="dollars per GPU-hour", control="dollars of a GPU-hour",
         example="give dollars for a GPU-hour, such as 2.5",

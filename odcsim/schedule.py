@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +36,6 @@ class Schedule:
 
     `queue` holds microbatches that are nobody's yet: a device that is done with its own takes the next one, until none
     is left. Only where devices do not meet inside a minibatch.
-
-    A sample may be split over several devices, a gang, which run equal parts of it at the same time. It is then alone
-    in the first microbatch of each, so that they begin together.
     """
 
     lengths: tuple[int, ...]
@@ -47,23 +43,16 @@ class Schedule:
     samples: tuple[int, ...] = ()  # the samples' ids in the trace, where known
     loss: tuple[int, ...] = ()  # tokens of each sample that carry loss, where known
     queue: Microbatches = field(default_factory=tuple)  # no value of the class, which would hide what is made late
-    gangs: tuple[int, ...] = ()  # how many devices run each sample; empty where none is split
-    split_overhead: float = 0.0  # work that each doubling of a gang adds, as a fraction of its sample's
 
     def tokens(self, microbatch: Iterable[int]) -> int:
-        """Tokens that a device holds in a microbatch: of a split sample its part."""
-        lengths, gangs = self.lengths, self.gangs
-        if not gangs:
-            return sum(map(lengths.__getitem__, microbatch))
-        return sum([-(-lengths[i] // gangs[i]) for i in microbatch])
+        """Tokens that a device holds in a microbatch."""
+        return sum(map(self.lengths.__getitem__, microbatch))
 
-    def dealt(
-        self, flat: Flat, waiting: Flat = NOTHING, gangs: tuple[int, ...] = (), split_overhead: float = 0.0
-    ) -> "Schedule":
+    def dealt(self, flat: Flat, waiting: Flat = NOTHING) -> "Schedule":
         """The same samples, dealt otherwise. Devices and queue are made of the arrays when somebody asks for them."""
         made = object.__new__(Schedule)
         same = {name: getattr(self, name) for name in ("lengths", "samples", "loss", "sizes")}
-        made.__dict__.update(same, flat=flat, waiting=waiting, gangs=gangs, split_overhead=split_overhead)
+        made.__dict__.update(same, flat=flat, waiting=waiting)
         return made
 
     if not TYPE_CHECKING:
@@ -108,15 +97,8 @@ class Schedule:
 
     @property
     def _tokens(self) -> NDArray[np.float64]:
-        """Of each microbatch, of a gang's sample what one of them holds."""
-        held = -(-self.sizes // np.array(self.gangs, dtype=np.int64)) if self.gangs else self.sizes
-        return np.concatenate([flat.of_sums(held) for flat in (self.flat, self.waiting)])
-
-    def parts(self) -> list[float]:
-        """How much of each sample's work one device does that runs it."""
-        if not self.gangs:
-            return [1.0] * len(self.lengths)
-        return [part(gang, self.split_overhead) for gang in self.gangs]
+        """Of each microbatch."""
+        return np.concatenate([flat.of_sums(self.sizes) for flat in (self.flat, self.waiting)])
 
     @property
     def microbatches(self) -> tuple[int, ...]:
@@ -138,12 +120,7 @@ class Schedule:
         ran = np.asarray(takers, dtype=np.int64)
         if len(ran) != self.queued:
             raise ValueError(f"{len(ran)} takers of {self.queued} entries: the one is shorter than the other")
-        return self.dealt(taken(self.flat, self.waiting, ran), NOTHING, self.gangs, self.split_overhead)
-
-
-def part(gang: int, overhead: float) -> float:
-    """How much of a sample's work each device of a gang does: an equal share, and more for each doubling."""
-    return (1 + overhead * log2(gang)) / gang
+        return self.dealt(taken(self.flat, self.waiting, ran))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +197,6 @@ def _lines(schedules: Iterable[Schedule]) -> Iterable[str]:
             entry["samples"] = s.samples
         if s.loss:
             entry["loss"] = s.loss
-        if s.gangs:
-            entry |= {"gangs": s.gangs, "split_overhead": s.split_overhead}
         yield json.dumps(entry, separators=(",", ":"))
 
 
@@ -245,8 +220,6 @@ def _read_schedule(line: str, header: Header, where: str) -> Schedule:
         samples=given.key("samples", []).wholes(0, LONGEST),
         loss=given.key("loss", []).wholes(0, LONGEST),
         queue=_microbatches(given.key("queue", [])),
-        gangs=given.key("gangs", []).wholes(1, LONGEST),
-        split_overhead=float(given.key("split_overhead", 0.0).number(0, 1)),
     )
     check(schedule, header.max_tokens, where)
     return schedule
@@ -254,30 +227,18 @@ def _read_schedule(line: str, header: Header, where: str) -> Schedule:
 
 def check(schedule: Schedule, max_tokens: int, where: str) -> None:
     """Refuse a schedule that drops or repeats a sample or breaks the token limit."""
-    for name in ("samples", "loss", "gangs"):
+    for name in ("samples", "loss"):
         if (values := getattr(schedule, name)) and len(values) != len(schedule.lengths):
             raise InputError(f"{len(values)} {name} for {len(schedule.lengths)} lengths", where=where, fix=ANEW)
     placed = Counter(chain(*schedule.contents()))
-    if placed != dict(enumerate(schedule.gangs or (1,) * len(schedule.lengths))):
+    if placed != dict.fromkeys(range(len(schedule.lengths)), 1):
         raise InputError("a sample is missing, repeated or out of range", where=where, fix=ANEW)
-    _check_gangs(schedule, where)
     places = [(f"device {d} microbatch {m}", mb) for d, of in enumerate(schedule.devices) for m, mb in enumerate(of)]
     for place, microbatch in [*places, *((f"queue entry {e}", mb) for e, mb in enumerate(schedule.queue))]:
         if not microbatch:
             raise InputError(f"{place} is empty", where=where, fix=ANEW)
         if (tokens := schedule.tokens(microbatch)) > max_tokens:
             raise InputError(f"{place} holds {tokens} tokens, over max_tokens {max_tokens}", where=where, fix=ANEW)
-
-
-def _check_gangs(schedule: Schedule, where: str) -> None:
-    """Every part of a split sample on a device of its own, where its gang begins together and stays in step."""
-    for i, gang in enumerate(schedule.gangs):
-        if gang > 1 and sum(device[:1] == ((i,),) for device in schedule.devices) != gang:
-            raise InputError(
-                f"sample {i} is split over {gang} devices and not alone in the first microbatch of each",
-                where=where,
-                fix=ANEW,
-            )
 
 
 def _microbatches(device: Given) -> Microbatches:

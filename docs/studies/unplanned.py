@@ -1,29 +1,26 @@
-"""Idle where a plan is not enough: samples that take other times than planned, a slow device, one sample too long.
+"""Idle where a plan is not enough: samples that take other times than planned, and a slow device.
 
 A part of what `python docs/studies/balancing.py` writes. Compute alone, by the published fit for 7B without what a
-microbatch costs by itself; the simulators' own executors run the queues and the gangs.
+microbatch costs by itself; the simulators' own executors run the queues.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from odcsim.balance import SPLIT
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import Simulation, usage
 from odcsim.results.metrics import Usage
 
-DEVICES, MANY, FEW, MINIBATCHES, OVERHEAD = 64, 8, 4, 5, 0.05
+DEVICES, MINIBATCH, MINIBATCHES = 64, 8, 5
 ERRORS = {"5 % noise": {"sample_noise": 0.05}, "one device 10 % slow": {"slow": ((3, 1.1),)}}
 QUEUES = ("lb-robust", "pool")
-GANGS = ("lb-robust", SPLIT)
 
 
 def head() -> list[str]:
     """The columns of `rows`."""
-    errors = [f"{error}: `{name}`" for error in ERRORS for name in QUEUES]
-    return ["idle in %", *errors, *(f"{FEW} a device: `{name}`" for name in GANGS)]
+    return ["idle in %", *(f"{error}: `{name}`" for error in ERRORS for name in QUEUES)]
 
 
 def rows(sources: Mapping[str, str | Path]) -> list[list[str]]:
@@ -31,17 +28,14 @@ def rows(sources: Mapping[str, str | Path]) -> list[list[str]]:
 
 
 def shares(source: str | Path) -> list[float]:
-    """Idle under each error and balancer, then with few samples per device as planned and split."""
-    many, few = setting(source, MANY), setting(source, FEW)
-    wrong = [run(many, name, error).idle() for error in ERRORS.values() for name in QUEUES]
-    plain, split = (run(few, name, {}) for name in GANGS)
-    # What gangs do twice is no idle of theirs, but it is lost all the same.
-    return [*wrong, plain.idle(), 1 - float(plain.compute.sum() / split.makespan.sum()) / DEVICES]
+    """Idle under each error and balancer."""
+    asked = setting(source)
+    return [run(asked, name, error).idle() for error in ERRORS.values() for name in QUEUES]
 
 
-def setting(source: str | Path, minibatch: int) -> Setting:
-    sizes = {"devices": DEVICES, "minibatch": minibatch, "minibatches": MINIBATCHES, "devices_per_node": DEVICES}
-    found = ask(str(source), "r1-distill-qwen-7b", gpu="a100", split_overhead=OVERHEAD, **sizes)
+def setting(source: str | Path) -> Setting:
+    sizes = {"devices": DEVICES, "minibatch": MINIBATCH, "minibatches": MINIBATCHES, "devices_per_node": DEVICES}
+    found = ask(str(source), "r1-distill-qwen-7b", gpu="a100", **sizes)
     cost = found.cost
     quiet = replace(
         cost, profile=replace(cost.profile, microbatch=0.0, fewest=0), cluster=replace(cost.cluster, latency=0.0)

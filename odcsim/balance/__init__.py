@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance import lb_micro, lb_mini, lb_robust, pool, simple, sorted_slice, split, stock
+from odcsim.balance import lb_micro, lb_mini, lb_robust, pool, simple, sorted_slice, stock
 from odcsim.errors import InputError, nearest
 from odcsim.flat import Assignment, Microbatches
 from odcsim.heuristics.balancer import Balancer, Work, assigned
@@ -25,7 +25,6 @@ __all__ = [
     "FIELD",
     "NAMES",
     "POOL",
-    "SPLIT",
     "Assignment",
     "LearnedCosts",
     "Plan",
@@ -44,7 +43,6 @@ BALANCERS: tuple[Balancer, ...] = (
     sorted_slice.BALANCER,
     lb_robust.BALANCER,
     pool.BALANCER,
-    split.BALANCER,
 )
 # Rules of other trainers, as rivals: whoever asks which heuristic to take finds his own in the table.
 FIELD = tuple(Balancer(t.name, t.deal, t.help, by_cost=False) for t in TRAINERS.values() if t.deal is not None)
@@ -52,10 +50,8 @@ STOCK = (stock.BATCHES, stock.PADDED, stock.PACKED, stock.FILLED)  # what a trai
 IN_ROWS = (stock.PACKED.name, stock.FILLED.name)  # of which a minibatch counts rows that are packed before training
 _BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *FIELD, *STOCK)}
 POOL = pool.BALANCER.name  # the one that leaves samples to a queue
-SPLIT = split.BALANCER.name  # it is simulated where somebody asks for it, and nothing runs it
-SIMULATED = tuple(b.name for b in BALANCERS if b.gangs)  # that nothing runs
-ALL = tuple(b.name for b in BALANCERS if not b.gangs)
-NAMES = tuple(b.name for b in BALANCERS if not b.gangs and not b.queue)  # of those whose plans leave nothing open
+ALL = tuple(b.name for b in BALANCERS)
+NAMES = tuple(b.name for b in BALANCERS if not b.queue)  # of those whose plans leave nothing open
 
 
 def named(name: str) -> Balancer:
@@ -88,8 +84,6 @@ def balance(
     balancer = named(name)
     if balancer.queue:
         raise InputError(f"{name} leaves samples to a queue", fix="call pooled()")
-    if balancer.gangs:
-        raise InputError(f"{name} runs samples on several devices", fix="take another balancer; this one is simulated")
     if speeds is not None and not balancer.speeds:
         known = " and ".join(f"'{b.name}'" for b in BALANCERS if b.speeds)
         raise InputError(f"'{name}' with speeds of devices", fix=f"only {known} gives fast devices more to run")

@@ -24,7 +24,6 @@ class Batch:
     lengths: Mapping[int, int] | Sequence[int] | None = None
     loss: Mapping[int, int] | Sequence[int] | None = None
     queue: Sequence[Sequence[int]] = ()
-    gangs: Sequence[int] = ()
     own: int = 0  # samples that it lists itself, where it does
     rows: Sequence[int] = ()  # empty where samples are numbered as the dataset's rows are
     data: Mapping[int, int] | None = None
@@ -39,9 +38,9 @@ class Batch:
         return self.rows[sample] if self.rows else sample
 
     def tokens(self, microbatch: Sequence[int]) -> int:
-        """What a device holds at once: of a split sample its part."""
+        """What a device holds at once."""
         lengths = self.lengths or ()
-        return sum(-(-lengths[i] // (self.gangs[i] if self.gangs else 1)) for i in microbatch)
+        return sum(lengths[i] for i in microbatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +116,12 @@ def of_object(given: Given, dealing: Dealing) -> list[Batch]:
         raise InputError(f"has neither devices nor {PACKED}", where=given.where, fix=FORM)
     known = {name: _known(given, name, least) for name, least in (("lengths", 1), ("loss", 0))}
     ids = _known(given, "samples", 0) if _lists(content) else None
-    gangs = given.key("gangs", []).wholes(1, MOST)
     queue = [entry.wholes(0, MOST) for entry in given.key("queue", []).items()]
     own = len(known["lengths"] or ())
     plain = _planned(content["devices"], given.where, queued=bool(queue))
-    batches = [Batch(b.devices, known["lengths"], known["loss"], queue, gangs, own, ids or ()) for b in plain]
+    batches = [Batch(b.devices, known["lengths"], known["loss"], queue, own, ids or ()) for b in plain]
     last = max((sample for batch in batches for sample in batch.samples), default=0)
-    short = [
-        name for name, values in (*known.items(), ("gangs", gangs), ("samples", ids)) if values and last >= len(values)
-    ]
+    short = [name for name, values in (*known.items(), ("samples", ids)) if values and last >= len(values)]
     if short:
         raise InputError(f"sample {last} is not among its {short[0]}", where=given.where, fix="number them from 0")
     return batches

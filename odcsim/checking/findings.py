@@ -118,9 +118,7 @@ def _empty_microbatch(batch: Batch) -> Odd | None:
 
 
 def _repeated(batch: Batch) -> Odd | None:
-    """A split sample has a part on each device of its gang."""
-    times = Counter(batch.samples)
-    wrong = {i: n for i, n in times.items() if n != (batch.gangs[i] if i < len(batch.gangs) else 1)}
+    wrong = {i: n for i, n in Counter(batch.samples).items() if n > 1}
     if not wrong:
         return None
     sample = max(wrong, key=lambda i: wrong[i])

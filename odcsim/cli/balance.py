@@ -41,14 +41,9 @@ def _fill(parser: Parser) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim import schedule
-    from odcsim.balance import SIMULATED
     from odcsim.decide.setting import plan
-    from odcsim.errors import InputError
     from odcsim.reading.tally import in_places
 
-    if args.split_overhead is not None and args.balancer not in SIMULATED:
-        fix = f"leave it out, or use {' or '.join(SIMULATED)}"
-        raise InputError(f"--split-overhead with --balancer {args.balancer}", fix=fix)
     setting = options.setting_of(args)
     in_places(setting.trace, setting.trace.name)
     with progress("balancing", setting.minibatches) as advance:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from odcsim import balance
-from odcsim.balance import SIMULATED
 from odcsim.errors import InputError
 from odcsim.results import capacity
 from odcsim.results.summary import REFERENCE, Row
@@ -114,7 +113,7 @@ def _kept_out(chosen: Row, every: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
 
 def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
     """The rows to choose from, with on-demand and without, whatever memory they need."""
-    ours = [r for r in comparison.rows if r.sync == "on-demand" and r.balancer not in SIMULATED]
+    ours = [r for r in comparison.rows if r.sync == "on-demand"]
     theirs = [r for r in comparison.rows if r.sync != "on-demand"]
     if not ours:
         raise InputError("no row with on-demand, which the answer needs", fix="compare lb-mini under on-demand, too")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from odcsim.balance import SIMULATED
 from odcsim.catalog.estimates import memory
 from odcsim.catalog.estimates.compute import PUBLISHED, guessed
 from odcsim.cost import Cost
@@ -117,7 +116,6 @@ def sentences(comparison: Comparison, reply: Basis) -> list[str]:
         *lines,
         *_tightness(comparison, reply.chosen),
         *_sharding(comparison, reply),
-        *_splitting(comparison, reply),
         fixed.sentence(comparison.setting, limited=reply.balanced is None),
         *alike(comparison.setting.trace, comparison.draws),
         *([drawn(origin)] if origin else []),
@@ -291,17 +289,6 @@ def _over_full(comparison: Comparison, row: Row) -> float:
     """Bytes of a row's memory that full sharding would not need."""
     cost = comparison.setting.cost
     return memory.over_full(cost.model, cost.cluster.devices, row.recipe, cost.holders)
-
-
-def _splitting(comparison: Comparison, reply: Basis) -> list[str]:
-    """What the row would bring that nothing runs yet, where somebody asked for it."""
-    row = next((r for r in comparison.rows if r.balancer in SIMULATED), None)
-    if row is None:
-        return []
-    gain, extra = reply.best.makespan_seconds / row.makespan_seconds, comparison.setting.split_overhead
-    words = f"Splitting samples that cost more than a device's share would run {gain:.2f} times as fast as"
-    words += f" {named(reply.best)}, at {extra:.0%} more work for each doubling of the devices on one sample."
-    return [f"{words} That row is simulated only: nothing here runs it."]
 
 
 def trust(fidelity: str, profile: Profile) -> str:

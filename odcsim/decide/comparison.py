@@ -112,9 +112,8 @@ class Comparison(Glanced, Evaluation):
 
 
 def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
-    """Every (balancer, sync) that can run; and splitting outliers, where the setting says what that costs."""
-    split = setting is not None and setting.split_overhead is not None
-    names = [balancer.name for balancer in balance.BALANCERS if split or not balancer.gangs]
+    """Every (balancer, sync) that can run."""
+    names = [*balance.ALL]
     names += [balancer.name for balancer in balance.FIELD] if setting is not None and setting.field else []
     own = () if setting is None else balance.own(setting.trainer)
     return [(name, sync) for name in names if name not in own for sync in SYNCS if balance.runs_with(name, sync)]

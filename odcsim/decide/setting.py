@@ -207,9 +207,7 @@ def _work(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str
 
 
 def _schedule(setting: Setting, balancer: Balancer, drawn: Drawn, deal: Assigned) -> Schedule:
-    overhead = (setting.split_overhead or 0.0) if deal.gangs else 0.0
-    flat, waiting = drawn.opened(deal.flat), drawn.opened(deal.waiting)
-    schedule = drawn.unassigned.dealt(flat, waiting, deal.gangs, overhead)
+    schedule = drawn.unassigned.dealt(drawn.opened(deal.flat), drawn.opened(deal.waiting))
     return balancer.pads(schedule, setting.limit) if balancer.pads else schedule
 
 
@@ -220,10 +218,6 @@ def _known(setting: Setting, balancer: Balancer) -> dict[str, Any]:
         alone = balancer.free_counts  # none but on-demand can run it; else the syncs that meet are what it is for
         known["constant"] = cost.microbatch_seconds(one_sided=alone)
         known["seconds"] = cost.microbatch_times(one_sided=alone)
-    if balancer.gangs and setting.trace.bundle is not None:
-        raise InputError("--split-overhead with samples that stay together", fix="leave it out")
-    if balancer.gangs:
-        known |= {"node": cost.cluster.devices_per_node, "split_overhead": setting.split_overhead}
     return known
 
 

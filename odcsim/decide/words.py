@@ -69,19 +69,19 @@ ASK = Taken("ask", recipe=tuple(name for name, choice in CHOICES.items() if choi
 # What is searched or asked for in several values; and what holds of rows that are compared alone.
 ADVISE = Taken(
     "advise",
-    ("gpu", "devices", "devices_per_node", "minibatch", "max_tokens", "split_overhead", "price", "whole",
+    ("gpu", "devices", "devices_per_node", "minibatch", "max_tokens", "price", "whole",
      "field", "executor"),
     tuple(name for name in ASKED if name not in SEARCHED),
     {"minibatches": 96, "epochs": 1.0},
 )  # fmt: skip
-BREAK_EVEN = Taken("break_even", (*OF_ROWS, "minibatches", "split_overhead"))
+BREAK_EVEN = Taken("break_even", (*OF_ROWS, "minibatches"))
 RAN = tuple(name for name in OF_ROWS if name != "trainer")
-FIT = Taken("fit", (*RAN, "profile", "trace", "split_overhead"))  # what was measured does not have these
+FIT = Taken("fit", (*RAN, "profile", "trace"))  # what was measured does not have these
 # Of a run that was seen; the lengths, devices and batch of a log of steps, which does not say them.
 DIAGNOSE = Taken(
     "diagnose",
-    (*(name for name in RAN if name != "price"), *"trace profile split_overhead minibatches seed in_order".split()),
+    (*(name for name in RAN if name != "price"), *"trace profile minibatches seed in_order".split()),
     usual={"devices": None},
 )
 # Prompts, rollouts and steps say these.
-RL = Taken("rl", (*IDLE, "minibatch", "global_batch", "minibatches", "in_order", "split_overhead"))
+RL = Taken("rl", (*IDLE, "minibatch", "global_batch", "minibatches", "in_order"))

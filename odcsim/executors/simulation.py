@@ -72,12 +72,6 @@ class Simulation:
                 raise InputError(f"schedule for {len(schedule.flat.counts)} devices on a cluster of {cluster.devices}")
             if meet and schedule.uneven:
                 check_counts(self.sync, schedule.microbatches, schedule.queued, where=f"minibatch {number}")
-            if schedule.gangs and (cluster.jitter or cluster.swing or cluster.slow):
-                raise InputError(
-                    "a gang that splits a sample stays in step, which jitter, swings and slow devices would break",
-                    where=f"minibatch {number}",
-                    fix="simulate a cluster without them, or another balancer",
-                )
 
     def rngs(self, numbers: Iterable[int]) -> list[np.random.Generator]:
         """What jitter is drawn from: a generator for each minibatch, whatever it is simulated with."""

@@ -26,8 +26,6 @@ class Work:
     speeds: Floats | None = None  # of each device, where they differ
     constant: float = 0.0  # seconds that a microbatch takes whatever it holds
     seconds: Callable[[float], float] = float  # that a microbatch of so much weight takes
-    node: int = 0  # devices with fast links between them; 0: nobody said
-    split_overhead: float | None = None  # extra work of each doubling of the devices on one sample; None: no splitting
     order: NDArray[np.int64] | None = None  # from the heaviest down, where somebody has sorted already
     each: int = 0  # samples of a microbatch, of who counts them
 
@@ -38,7 +36,6 @@ class Deal:
 
     slots: Slots | Flat
     queue: Sequence[Sequence[int]] | Flat = ()  # microbatches that devices take at run time, in this order
-    gangs: Sequence[int] = ()  # of how many devices each sample is; empty where none is split
     rival: Slots | Flat = ()  # alternative deal, used where simulation shows that it is faster if devices meet
 
 
@@ -48,7 +45,6 @@ class Assigned:
 
     flat: Flat
     waiting: Flat  # the queue
-    gangs: tuple[int, ...] = ()
     rival: Flat | None = None
 
     @property
@@ -73,7 +69,6 @@ class Balancer:
     speeds: bool = False  # it knows devices of unlike speeds
     weighs_transfers: bool = False  # it asks what a microbatch takes beside its samples, which the sharding changes
     queue: bool = False  # it leaves samples to a queue that devices share
-    gangs: bool = False  # it splits samples over devices: simulated where somebody says what that costs, never run
     pads: Callable[[Schedule, int], Schedule] | None = None  # what is run beside samples, up to the limit
     even: bool = True  # it evens out work; one that does not is a baseline, and nobody's best row
     published: bool = False  # the paper's: the one to name where another is no faster
@@ -108,8 +103,7 @@ def _in_positions(deal: Deal, positions: NDArray[np.int64]) -> Assigned:
         rival = flat_of(deal.rival).numbered(positions)
     queue = deal.queue if isinstance(deal.queue, Flat) else flattened((deal.queue,)) if deal.queue else NOTHING
     waiting = queue.numbered(positions) if len(queue.sizes) else NOTHING
-    gangs = np.array(deal.gangs, dtype=np.int64)[positions.argsort()].tolist() if deal.gangs else ()
-    return Assigned(flat, waiting, tuple(gangs), rival)
+    return Assigned(flat, waiting, rival)
 
 
 def flat_of(slots: Slots | Flat) -> Flat:

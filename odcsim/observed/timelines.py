@@ -95,8 +95,7 @@ def _steps(block: Block, schedules: Sequence[Schedule], begins: Floats) -> Itera
 def _held(schedule: Schedule, computed: Floats, walls: Floats) -> Iterator[RanMicrobatch]:
     for rank, of in enumerate(schedule.devices):
         for m, samples in enumerate(of):
-            whole = not schedule.gangs or all(schedule.gangs[i] == 1 for i in samples)
-            lengths = tuple(schedule.lengths[i] for i in samples) if whole else ()
+            lengths = tuple(schedule.lengths[i] for i in samples)
             seconds, wall = float(computed[m, rank]), float(walls[m, rank])
             yield RanMicrobatch(rank, m, seconds, wall, lengths, schedule.tokens(samples))
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from odcsim.balance import SIMULATED
 from odcsim.plots.style import BLUE, COLOURS, GREY, INK, NAMES, SKY, by_speed, figure, find, label, marker
 from odcsim.results.metrics import PARTS
 from odcsim.results.summary import REFERENCE, Row
@@ -169,9 +168,8 @@ def _limits(drawn: go.Figure, ordered: Sequence[tuple[int, Sequence[Row]]]) -> g
 
 
 def _runnable(ordered: Sequence[Row]) -> list[Row]:
-    """Without what nothing runs, and what does not fit where anything does."""
-    rows = [r for r in ordered if r.balancer not in SIMULATED]
-    return [r for r in rows if r.memory_fits is not False] or rows
+    """Without what does not fit, where anything does."""
+    return [r for r in ordered if r.memory_fits is not False] or [*ordered]
 
 
 def _speedup_title(ordered: Sequence[Row]) -> str:

@@ -43,7 +43,6 @@ balancer = ["native", "lb-mini"]
 [[case]]
 recompute = "none"
 [[case]]
-split_overhead = 0.05
 price = "$2"
 """
 TALK = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
@@ -305,7 +304,7 @@ _ARGUMENTS = [
     ("trace info a.csv --cutoff IN", SETTINGS),
     ("trace info a.csv --truncate IN", SETTINGS),
     *((f"balance a.csv {_BALANCE} {flag} IN -o OUT.jsonl", SETTINGS)
-      for flag in ("--max-tokens", "--devices", "--minibatch", "--seed", "--split-overhead")),
+      for flag in ("--max-tokens", "--devices", "--minibatch", "--seed")),
 ]  # fmt: skip
 CASES = (
     *(Case(tuple(line.split()), seed) for line, read, often in _LINES for seed in read * often),

@@ -42,7 +42,7 @@ def test_the_page_shows_what_the_script_computes(script):
     assert shown("collective")[1]["swe, 4 a device"][0] == f"{script.percent(before, 1)} → {script.percent(after, 1)}"
 
 
-def test_the_page_shows_what_queues_and_gangs_do(script):
+def test_the_page_shows_what_queues_do(script):
     head, rows = shown("beyond")
     [(name, *computed)] = script.unplanned.rows({"swe": script.SHAPES["swe"]})
     assert head == script.unplanned.head()

@@ -77,11 +77,6 @@ def test_a_page_is_refreshed(tmp_path, capsys):
     assert page.read_text() == PAGE.replace("\n1\n", "\n2\n")
 
 
-def test_the_table_of_split_samples_is_written(tmp_path):
-    assert start("split.py", "--draws", "1", "-o", str(tmp_path / "split.md")) == 0
-    assert (tmp_path / "split.md").read_text().count("\n| ") > 5
-
-
 @pytest.mark.slow
 def test_queues_are_run(capsys):
     assert start("queues.py", "--minibatches", "1") == 0

@@ -38,7 +38,7 @@ SEARCHES = {
     "rollouts": ["howto/rl"],
     "DPO": ["howto/pairs"],
     "LoRA": ["faq"],
-    "context parallelism": ["split"],
+    "context parallelism": ["faq"],
     "training cost": ["howto/rent"],
     "price": ["howto/rent"],
     "which GPU to rent": ["howto/rent"],

@@ -69,16 +69,14 @@ def test_the_weights_that_balancers_see_add_up_to_the_compute_that_executors_run
 
 
 @pytest.mark.parametrize("queues", [False, True])
-@given(st.lists(schedules(3, queued=True), min_size=1, max_size=4), st.booleans(), st.booleans())
-def test_a_load_is_what_each_microbatch_holds(queues, found, lucky, split):
-    """Of several minibatches at once as of each sample by hand: with luck, and with parts of split samples."""
+@given(st.lists(schedules(3, queued=True), min_size=1, max_size=4), st.booleans())
+def test_a_load_is_what_each_microbatch_holds(queues, found, lucky):
+    """Of several minibatches at once as of each sample by hand, and with luck."""
     how = cost(3)
-    if split:
-        found = [replace(s, gangs=(2,) * len(s.lengths), split_overhead=0.1) for s in found]
     luck = [np.linspace(0.5, 1.5, len(s.lengths)) for s in found] if lucky else []
     load = how.load(found, luck, queues=queues)
     for b, schedule in enumerate(found):
-        factor = np.array(schedule.parts()) * (luck[b] if lucky else 1.0)
+        factor = luck[b] if lucky else np.ones(len(schedule.lengths))
         squares = how.model.squares(schedule.lengths)
         for d, device in enumerate((schedule.queue,) if queues else schedule.devices):
             assert load.counts[b, d] == len(device)

@@ -55,7 +55,6 @@ def test_a_setting_has_the_terms_of_its_question():
     [
         ({"devices": 0}, "--devices is 0"),
         ({"minibatches": -1}, "--minibatches is -1"),
-        ({"split_overhead": 2.0}, "--split-overhead is 2.0; give a fraction from 0 to 1"),
         ({"price": float("inf")}, "--price is inf"),
         ({"epochs": 0}, "--epochs is 0"),
         ({"executor": "fast"}, "--executor is 'fast'"),

@@ -59,7 +59,7 @@ class Way:
         """The same by other balancers that somebody might want."""
         if self.own:
             return []
-        worth = [b.name for b in balance.BALANCERS if b.even and not b.gangs]
+        worth = [b.name for b in balance.BALANCERS if b.even]
         names = [name for name in worth if name != self.balancer]
         return [replace(self, balancer=name) for name in names if balance.runs_with(name, self.sync)]
 

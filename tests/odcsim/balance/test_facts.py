@@ -1,6 +1,7 @@
 """What every balancer says of itself holds: whoever offers, runs or refuses balancers believes it unseen."""
 
 from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from draws import cost
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from odcsim.balance import ALL, BALANCERS, NAMES, POOL, SPLIT, advised, runs_with, standing_for
+from odcsim.balance import ALL, BALANCERS, NAMES, POOL, advised, runs_with, standing_for
 from odcsim.balance.simple import NATIVE
 from odcsim.heuristics.balancer import Balancer, Work, assigned
 from odcsim.program import SYNCS
@@ -26,13 +27,12 @@ UNLIKE = Work(np.array([1000, *[600] * 6]), np.array([9.0, *[3.0] * 6]), 3, LIMI
 
 @st.composite
 def works(draw, divisible=False):
-    """Few devices and often ties, and what splitting costs."""
+    """Few devices and often ties."""
     devices = draw(st.integers(1, 6))
     length = st.one_of(st.integers(1, LIMIT), st.sampled_from([1, LIMIT // 2, LIMIT // 2 + 1, LIMIT]))
     count = devices * draw(st.integers(1, 6)) if divisible else draw(st.integers(1, 30))
     lengths = np.array(draw(st.lists(length, min_size=count, max_size=count)))
-    weights = cost(32 * lengths)
-    return Work(lengths, weights, devices, LIMIT, split_overhead=draw(st.sampled_from([0.0, 0.05, 0.5])))
+    return Work(lengths, cost(32 * lengths), devices, LIMIT)
 
 
 def law(*, divisible=False, **facts: bool):
@@ -43,7 +43,7 @@ def law(*, divisible=False, **facts: bool):
     def wrapped(test):
         tried = given(work=works(divisible=divisible))(settings(max_examples=25)(test))
         for work in () if divisible else (LONG, SHORT, UNLIKE):
-            tried = example(work=replace(work, split_overhead=0.05))(tried)
+            tried = example(work=work)(tried)
         return pytest.mark.parametrize("balancer", of, ids=lambda b: b.name)(tried)
 
     return wrapped
@@ -51,18 +51,13 @@ def law(*, divisible=False, **facts: bool):
 
 def shape(found, work):
     """An assignment by lengths: who of equal samples is where does not matter."""
-    parts = [[work.tokens[list(part)].tolist() for part in device] for device in (*found.devices, found.queue)]
-    sizes = sorted(zip(work.tokens.tolist(), found.gangs, strict=False))
-    return parts, sizes
+    return [[work.tokens[list(part)].tolist() for part in device] for device in (*found.devices, found.queue)]
 
 
 @law(divisible=True)
 def test_a_deal_is_a_schedule_that_the_reader_takes(balancer, work):
     found = assigned(balancer, work)
-    overhead = work.split_overhead if found.gangs else 0.0
-    lengths = tuple(work.tokens.tolist())
-    whole = Schedule(lengths, found.devices, queue=found.queue, gangs=found.gangs, split_overhead=overhead)
-    check(whole, LIMIT, balancer.name)
+    check(Schedule(tuple(work.tokens.tolist()), found.devices, queue=found.queue), LIMIT, balancer.name)
     assert len(found.devices) == work.devices
 
 
@@ -74,11 +69,6 @@ def test_without_free_counts_devices_run_as_many_microbatches(balancer, work):
 @law(queue=False)
 def test_only_who_says_so_leaves_a_queue(balancer, work):
     assert not assigned(balancer, work).queue
-
-
-@law(gangs=False)
-def test_only_who_says_so_splits(balancer, work):
-    assert not assigned(balancer, work).gangs
 
 
 @law(by_cost=False)
@@ -127,7 +117,6 @@ SHOWS = {
         or found(replace(work, seconds=lambda weight: max(1e9, weight))) != found(work)
     ),
     "queue": lambda found, work: bool(found(work).queue),
-    "gangs": lambda found, work: bool(found(work).gangs),
     "even": lambda found, work: heaviest(found(work), work) < heaviest(assigned(NATIVE, work), work),
 }
 
@@ -138,10 +127,7 @@ SHOWS = {
     ids=lambda x: getattr(x, "name", x),
 )
 def test_what_a_balancer_says_of_itself_shows(balancer, fact):
-    def found(work):
-        return assigned(balancer, replace(work, split_overhead=0.05))
-
-    assert any(SHOWS[fact](found, work) for work in (LONG, SHORT, UNLIKE))
+    assert any(SHOWS[fact](partial(assigned, balancer), work) for work in (LONG, SHORT, UNLIKE))
 
 
 def test_every_fact_can_be_seen_but_those_of_whom_to_choose():
@@ -167,9 +153,9 @@ def test_balancers_name_syncs_that_there_are():
 
 
 def test_lists_of_names_are_made_from_what_balancers_say():
-    assert [b.name for b in BALANCERS if b.name not in ALL] == [SPLIT]
+    assert [b.name for b in BALANCERS] == list(ALL)
     assert [name for name in ALL if name not in NAMES] == [POOL]
-    assert len({b.name for b in BALANCERS}) == len(BALANCERS) == len(NAMES) + 2
+    assert len(set(ALL)) == len(ALL) == len(NAMES) + 1
     for balancer in BALANCERS:
         syncs = ["on-demand"] if balancer.free_counts else list(SYNCS)
         assert [sync for sync in SYNCS if runs_with(balancer.name, sync)] == syncs

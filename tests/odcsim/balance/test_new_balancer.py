@@ -23,7 +23,7 @@ SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory) -> House:
     found = House(tmp_path_factory.mktemp("house"))
-    found.add("odcsim/balance", "in_turn", MODULE, among="    split.BALANCER,\n    in_turn.BALANCER,\n")
+    found.add("odcsim/balance", "in_turn", MODULE, among="    pool.BALANCER,\n    in_turn.BALANCER,\n")
     return found
 
 

@@ -78,12 +78,6 @@ def test_the_worst_place_is_told_and_how_many_have_it():
     assert found[0].line.startswith("error: minibatch 1 (and 2 more): device 0 has 3 microbatches and device 1 1")
 
 
-def test_a_split_sample_has_a_part_on_every_device_of_its_gang():
-    split = {"lengths": [100, 10], "gangs": [2, 1], "own": 2, "rules": Rules("on-demand", 60)}
-    assert kinds([[[0], [1]], [[0]]], **split) == []
-    assert kinds([[[0], [1]], []], **split)[0] == ("repeated", "error")
-
-
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=2, max_size=5))
 def test_counts_are_even_or_told(sizes):
     numbers = iter(range(200))
@@ -214,8 +208,7 @@ def test_a_schedule_of_ours_says_the_same_beside_its_lengths(tmp_path, balancer,
     """Its samples are numbered within a minibatch, and `samples` has the rows that they are."""
     lengths, plan = tmp_path / "l.csv", tmp_path / "plan.jsonl"
     lengths.write_text("length\n" + "".join(f"{40 * (i * 37 % 211) + 9}\n" for i in range(80)))
-    asked = ["balance", str(lengths), "--balancer", balancer, *BALANCED.split(), "-o", str(plan)]
-    assert main([*asked, *(["--split-overhead", "0.1"] if balancer == "split" else [])]) == 0
+    assert main(["balance", str(lengths), "--balancer", balancer, *BALANCED.split(), "-o", str(plan)]) == 0
     capsys.readouterr()
     told = []
     for beside in ([], ["--lengths", lengths]):
@@ -260,9 +253,7 @@ ANYTHING = st.recursive(
 )
 KNOWN = st.fixed_dictionaries(
     {"devices": st.just([[[0]], [[1]]]) | ANYTHING},
-    optional={
-        name: st.lists(st.integers(1, 9), max_size=3) | ANYTHING for name in ("lengths", "loss", "gangs", "samples")
-    }
+    optional={name: st.lists(st.integers(1, 9), max_size=3) | ANYTHING for name in ("lengths", "loss", "samples")}
     | {"queue": st.lists(st.lists(st.integers(0, 2), max_size=2), max_size=2) | ANYTHING},
 )
 

@@ -105,12 +105,6 @@ def test_all_that_a_comparison_runs_runs_with_bundles():
     assert {row.pair for row in compare(setting).rows} == set(pairs(setting))
 
 
-def test_none_of_them_is_split_over_devices():
-    trace = paired([2] * 24, [10] * 48)
-    with pytest.raises(InputError, match="--split-overhead with samples that stay together"):
-        compare(ask(trace, "nano", split_overhead=0.1, **WORDS))
-
-
 def test_what_would_fit_is_said_of_pairs_that_do_not():
     """Of which tokens carry loss, too, in a sample that is far too long."""
     lengths = np.array([9, 1_000_000_000, 9, 12, 9, 30, 9, 12])

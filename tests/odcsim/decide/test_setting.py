@@ -167,7 +167,7 @@ def test_a_trace_that_does_not_suit_is_refused(recorded, limit, problem):
 def test_a_minibatch_is_sorted_as_every_balancer_sorts_it(lengths):
     [minibatch] = drawn(replace(ask(trace(lengths), MODEL, gpu="a100", devices=4, minibatch=6), minibatches=1))
     unsure = scenarios(minibatch.linear, minibatch.quadratic)
-    work = Work(minibatch.lengths, minibatch.weights, 4, 20, unsure, split_overhead=0.1)
+    work = Work(minibatch.lengths, minibatch.weights, 4, 20, unsure)
     for balancer in balance.BALANCERS:
         assert assigned(balancer, replace(work, order=minibatch.order)) == assigned(balancer, work)
 

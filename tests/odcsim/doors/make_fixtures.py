@@ -26,7 +26,6 @@ TIMELINES = (
     ("lb-mini", "deferred"),
     ("lb-mini", "on-demand"),
     ("pool", "on-demand"),
-    ("split", "on-demand"),
 )
 TEXTS = {
     "cluster.toml": "# two nodes\ndevices_per_node = 2\nnics_per_node = 2\nnic_gbit_s = 200\nlink_gb_s = 250\n"
@@ -79,9 +78,6 @@ def main() -> None:
     )
     for name in BALANCERS:
         run("balance", LENGTHS, *ASKED, "--balancer", name, "-o", f"schedules-{name}.jsonl")
-    long = "lognormal:median=900,sigma=1.5,max=30000,samples=200"
-    few = "--model tiny --gpu a100 --devices 4 --minibatch 2 --minibatches 1 --split-overhead 0.05".split()
-    run("balance", long, *few, "--balancer", "split", "-o", "schedules-split.jsonl")
     for name, sync in TIMELINES:
         words = ["simulate", f"schedules-{name}.jsonl", "--gpu", "a100", "--sync", sync]
         run(*words, "-o", f"timeline-{name}-{sync}.npz", "--force")

@@ -65,7 +65,7 @@ def compared(*words: str) -> dict[str, Any]:
 
 def of_schedules(name: str) -> Any:
     """Run under each sync that can."""
-    free = any(balancer in name for balancer in ("lb-mini", "lb-robust", "pool", "split"))
+    free = any(balancer in name for balancer in ("lb-mini", "lb-robust", "pool"))
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder, "timeline.npz"))
         words = ["simulate", name, "--gpu", "a100", "-o", out, "--force"]

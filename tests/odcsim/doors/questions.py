@@ -88,7 +88,6 @@ class Question:
     drop_over: int | None = None
     devices_per_node: int | None = None
     cluster: str | None = None
-    split_overhead: float | None = None
     price: float | None = None
     epochs: float | None = None
     executor: str = "analytic"
@@ -197,7 +196,6 @@ def _any(rng: Random) -> Question:
         drop_over=None if truncated else cut,
         devices_per_node=now_and_then(rng.choice((2, 4))),
         cluster=cluster,
-        split_overhead=now_and_then(0.05),
         price=now_and_then(2.5, 0.5),
         epochs=now_and_then(3.0, 0.7),
         executor="des" if cluster in DRAWN and rng.random() < 0.8 else "analytic",

@@ -304,7 +304,7 @@ def compared_with(question: Question, chosen: Mapping[str, Any]) -> Question:
     recipe["recompute"] = next(word for word, fields in RECOMPUTE.items() if fields == again)
     recipe["sharding"] = chosen["sharding"]
     plain = Question()
-    unasked = {n: getattr(plain, n) for n in "in_order whole field split_overhead devices_per_node".split()}
+    unasked = {n: getattr(plain, n) for n in "in_order whole field devices_per_node".split()}
     return replace(
         question,
         minibatch=question.global_batch // chosen["devices"],
@@ -411,7 +411,7 @@ def leads_here(question: Question) -> Iterator[tuple[str, float | None]]:
 
 def as_break_even(question: Question) -> Question:
     usual = Question()
-    unasked = {n: getattr(usual, n) for n in "in_order whole field split_overhead executor price epochs".split()}
+    unasked = {n: getattr(usual, n) for n in "in_order whole field executor price epochs".split()}
     return replace(question, minibatches=ways_in.BREAK_EVEN, batched=False, **unasked)
 
 

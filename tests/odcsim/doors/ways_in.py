@@ -81,7 +81,7 @@ def of_setting(question: Question) -> list[str]:
     """The flags that compare and balance share."""
     size = "global_batch" if question.batched else "minibatch"
     names = "model gpu profile devices max_tokens minibatches seed in_order truncate drop_over devices_per_node cluster"
-    return [question.trace, *flags(question, *names.split(), size, "split_overhead"), *recipe(question)]
+    return [question.trace, *flags(question, *names.split(), size), *recipe(question)]
 
 
 def compare_line(question: Question) -> list[str]:
@@ -147,7 +147,7 @@ def python(question: Question) -> Values:
 def in_python(question: Question) -> Any:
     import odcsim
 
-    names = "gpu profile devices minibatch max_tokens minibatches seed in_order devices_per_node cluster split_overhead"
+    names = "gpu profile devices minibatch max_tokens minibatches seed in_order devices_per_node cluster"
     known = {name: getattr(question, name) for name in f"{names} price whole".split()}
     trace = odcsim.load(question.trace, truncate=question.truncate, drop_over=question.drop_over)
     return replace(odcsim.ask(trace, question.model, **known, **recipe_fields(question)), field=question.field)
@@ -163,7 +163,7 @@ def sweep(question: Question) -> Values:
     import odcsim
 
     names = "trace model gpu profile devices minibatches seed in_order whole field truncate drop_over devices_per_node"
-    names += " cluster split_overhead price epochs executor max_tokens"
+    names += " cluster price epochs executor max_tokens"
     size = "global_batch" if question.batched else "minibatch"
     grid = {name: getattr(question, name) for name in (*names.split(), size)}
     grid = {name: value for name, value in grid.items() if value is not None} | dict(question.recipe)

@@ -41,8 +41,8 @@ def test_a_point_that_is_said_twice_is_one():
 
 
 def test_numbers_are_read_as_people_write_them():
-    [one] = asked(SMALL | {"max_tokens": "16Ki", "split_overhead": "5%", "price": "$1.3"})
-    assert (one["max_tokens"], one["split_overhead"], one["price"]) == (16384, 0.05, 1.3)
+    [one] = asked(SMALL | {"max_tokens": "16Ki", "price": "$1.3"})
+    assert (one["max_tokens"], one["price"]) == (16384, 1.3)
 
 
 def test_words_of_a_recipe_are_those_of_its_file(tmp_path):
