@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MOST = 10**12 - 1  # of any whole number
 QUESTION, MACHINES, BATCH, STEP, ROWS = "data", "model and GPUs", "batch", "how a step runs", "output"
-EXECUTORS = ("analytic", "des")
 MINIBATCHES, MINIBATCH = 200, 4
 
 
@@ -54,8 +53,6 @@ class Values:
         """In a file, where numbers may be written as on a command line."""
         if self.type is bool:
             return given.flag()
-        if self.among:
-            return given.one_of(self.among)
         if self.type is str:
             return given.text() if given.text().strip() else given.refuse(f"expected {self.expected}")
         if isinstance(given.value, str):
@@ -144,10 +141,6 @@ class Terms:
     epochs: float | None = _field(
         POSITIVE, ROWS, brief=True, letter="E", help="epochs of the whole run, to tell its hours and cost",
         example="give more than 0, such as 3", control="epochs", stops=(1, 2, 3, 5, 10),
-    )  # fmt: skip
-    executor: str = _field(
-        Values(str, "an executor", among=EXECUTORS), ROWS, "analytic",
-        help="des: discrete events, which shared links, jitter and speed swings take anyway",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from odcsim.decide.words import OF_ROWS
 from odcsim.question import (
     BATCH,
-    EXECUTORS,
     FIELDS,
     FROM_ZERO,
     LENGTH,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from odcsim.decide.setting import Setting
     from odcsim.trace import Trace
 
-__all__ = ["EXECUTORS", "amount", "seed", "whole"]
+__all__ = ["amount", "seed", "whole"]
 HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
 SOME = OF_ROWS
@@ -93,8 +92,6 @@ def _how(name: str, about: Field, usual: Any) -> dict[str, Any]:
         return {"action": "store_true", "help": about.help}
     told = "" if usual in (None, "") or name in NEEDED else f" ({usual})"
     known = {"help": f"{about.help}{told}", "default": None if name in NEEDED else usual}
-    if about.values.among:
-        return known | {"choices": about.values.among}
     return known | {"metavar": about.letter, "type": about.values.said}
 
 

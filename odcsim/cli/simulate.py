@@ -13,8 +13,6 @@ EXCHANGE = (
     "layer, as FSDP2's own do."
 )
 
-EXECUTOR = "simulator (des); des: discrete events, with shared links and jitter; analytic: faster, without them"
-
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
@@ -28,7 +26,6 @@ def add(commands: Any) -> None:
     rare(parser.add_argument("--model", metavar="M", help="config.json of the schedule's model, if it has no name"))
     options.add_hardware(parser)
     add_recipe(parser, flags())
-    rare(parser.add_argument("--executor", choices=options.EXECUTORS, default="des", help=EXECUTOR))
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="timeline file to write (npz)")
     parser.set_defaults(run=_run, writes="timeline")
@@ -66,7 +63,7 @@ def _run(args: argparse.Namespace) -> None:
     cost, why = of_schedules(cost, file.schedules, header.max_tokens)
     longest = max(int(one.sizes.max()) for one in file.schedules)
     cost = widened_cost(cost, run_of_schedules(cost, file.schedules), longest)
-    how = Simulation(cost, executor=args.executor, seed=header.seed)
+    how = Simulation(cost, seed=header.seed)
     result = simulate(file, how)
     timeline.write(result, args.output)
     row = of_file(file, how, usage(result))

@@ -41,6 +41,6 @@ def ends(setting: Setting, plans: Mapping[str, ScheduleFile], ran: Mapping[Pair,
 def _seconds(setting: Setting, file: ScheduleFile, recipe: Recipe, factors: Sequence[float]) -> list[float]:
     """Of the first minibatches together, by each factor."""
     quiet = replace(setting.cost, cluster=replace(setting.cost.cluster, jitter=0.0, swing=0.0), recipe=recipe)
-    how = Simulation(quiet, executor="des" if quiet.cluster.shared_links else "analytic", seed=setting.seed)
+    how = Simulation(quiet, seed=setting.seed)
     few = 4 if quiet.cluster.shared_links else FEW
     return [float(spans.sum()) for spans in simulation.stretched(file.schedules[:few], how, factors)]

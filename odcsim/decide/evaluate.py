@@ -225,7 +225,7 @@ def _begun(beginnings: dict[str, ScheduleFile], plans: Mapping[str, ScheduleFile
 
 def simulated(setting: Setting, sync: str) -> Simulation:
     """How a sync is run: collectives of nodes exchange as FSDP2's do, which is the rival at its best."""
-    return Simulation(setting.cost, sync, setting.simulator, seed=setting.seed, exchange=RIVAL)
+    return Simulation(setting.cost, sync, seed=setting.seed, exchange=RIVAL)
 
 
 def of_file(file: ScheduleFile, how: Simulation, usage: Usage) -> Row:

@@ -45,11 +45,6 @@ class Setting(Glanced, Terms):
     sharded_by: str = ""  # the rule's reason for the sharding, where nodes are several and nobody chose
 
     @property
-    def simulator(self) -> str:
-        """The executor asked for, or where links are shared or something is drawn the one that knows that."""
-        return "des" if self.cost.cluster.eventful else self.executor
-
-    @property
     def limit(self) -> int:
         return self.max_tokens or self.trace.fullest
 

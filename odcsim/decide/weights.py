@@ -49,5 +49,5 @@ def _weighed(minibatches: list[Drawn], linear: float, quadratic: float) -> list[
 def _seconds(setting: Setting, side: str, minibatches: list[Drawn]) -> float:
     # By the weights alone: to simulate both of sorted-slice's deals would tell it the true seconds.
     plan = assign(setting, standing_for(side)[0], minibatches, exactly=False)
-    how = Simulation(room.under(setting.cost, side), executor=setting.simulator)
+    how = Simulation(room.under(setting.cost, side))
     return float(simulation.makespans(plan.schedules, how).sum())

@@ -70,7 +70,7 @@ ASK = Taken("ask", recipe=tuple(name for name, choice in CHOICES.items() if choi
 ADVISE = Taken(
     "advise",
     ("gpu", "devices", "devices_per_node", "minibatch", "max_tokens", "price", "whole",
-     "field", "executor"),
+     "field"),
     tuple(name for name in ASKED if name not in SEARCHED),
     {"minibatches": 96, "epochs": 1.0},
 )  # fmt: skip

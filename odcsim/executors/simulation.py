@@ -12,13 +12,13 @@ from odcsim.cost import Cost, Load
 from odcsim.errors import InputError, nearest
 from odcsim.executors import analytic, taking
 from odcsim.program import Program, check_counts, sync_named
-from odcsim.question import EXECUTORS
 from odcsim.recipe import Recipe
 from odcsim.results import metrics
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.support.checked import expect
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
+EXECUTORS = ("analytic", "des")
 GROUP = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
 
 
@@ -35,14 +35,16 @@ class Simulation:
         self,
         cost: Cost,
         sync: str | None = None,
-        executor: str = "des",
+        executor: str | None = None,
         *,
         seed: int = 0,
         first: int = 0,
         **choices: Any,
     ) -> None:
-        """`sync` and `choices`: of the recipe, where they differ from the cost's."""
+        """`sync` and `choices`: of the recipe, where they differ from the cost's. `executor`: the scan, and discrete
+        events where links are shared or something is drawn, unless somebody compares them."""
         choices |= {} if sync is None else {"sync": sync}
+        executor = executor or ("des" if cost.cluster.eventful else "analytic")
         values = {"cost": cost.by(**choices), "executor": executor, "seed": seed, "first": first}
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -62,10 +64,10 @@ class Simulation:
         cluster = self.cost.cluster
         if self.executor == "analytic" and cluster.shared_links:
             nics = f"{cluster.nics_per_node} NICs for {cluster.devices_per_node} devices in a node"
-            raise InputError(f"the analytic executor cannot share links ({nics})", fix="use --executor des")
+            raise InputError(f"the analytic executor cannot share links ({nics})", fix="name no executor")
         for drawn in ("jitter", "swing"):
             if self.executor == "analytic" and getattr(cluster, drawn):
-                raise InputError(f"the analytic executor draws no {drawn}", fix=f"use --executor des, or {drawn} 0")
+                raise InputError(f"the analytic executor draws no {drawn}", fix="name no executor")
         meet = not sync_named(self.sync).uneven
         for number, schedule in enumerate(schedules, self.first):
             if len(schedule.flat.counts) != cluster.devices:

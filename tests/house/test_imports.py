@@ -308,12 +308,13 @@ def test_comparing_loads_neither_torch_nor_pandas(tmp_path):
     installed and where a library imports them only if it can."""
     for name in ("torch", "pandas"):
         (tmp_path / f"{name}.py").write_text("")
+    (tmp_path / "c.toml").write_text("jitter = 0.1\n")
     found = loaded(f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 import odcsim
-question = odcsim.ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=2, minibatch=2, minibatches=2)
-answer = odcsim.compare(question, executor="des")
+words = {{"gpu": "a100", "devices": 2, "minibatch": 2, "minibatches": 2, "cluster": {str(tmp_path / "c.toml")!r}}}
+answer = odcsim.compare(odcsim.ask("longalign", "r1-distill-qwen-1.5b", **words))
 assert answer.row("lb-mini", "on-demand").speedup > 0
 import torch
 assert torch.__file__.startswith({str(tmp_path)!r})

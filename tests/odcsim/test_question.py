@@ -57,7 +57,6 @@ def test_a_setting_has_the_terms_of_its_question():
         ({"minibatches": -1}, "--minibatches is -1"),
         ({"price": float("inf")}, "--price is inf"),
         ({"epochs": 0}, "--epochs is 0"),
-        ({"executor": "fast"}, "--executor is 'fast'"),
         ({"whole": "yes"}, "--whole is 'yes'"),
         ({"minibatch": 2, "global_batch": 16}, "--minibatch 2 and --global-batch 16"),
         ({"global_batch": 18, "devices": 4}, "--global-batch 18 does not divide by 4 devices"),

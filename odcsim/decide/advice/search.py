@@ -89,7 +89,7 @@ def timed(site: Site, way: Way) -> Trial:
     executor that knows that."""
     schedules = site.plan(way, site.minibatches).schedules
     schedules = schedules[:FEW] if way.cost.cluster.eventful else schedules
-    how = Simulation(way.cost, executor=way.setting.simulator, seed=way.setting.seed)
+    how = Simulation(way.cost, seed=way.setting.seed)
     return Trial(way, float(simulation.makespans(schedules, how).sum()) / tokens(site, way, len(schedules)))
 
 

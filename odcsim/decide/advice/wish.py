@@ -14,7 +14,7 @@ from odcsim.profile import Profile
 from odcsim.question import Question
 from odcsim.trace import Trace
 
-OF_ROWS = ("whole", "field", "price", "executor")
+OF_ROWS = ("whole", "field", "price")
 
 
 @dataclass(frozen=True, slots=True)

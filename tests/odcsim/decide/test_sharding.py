@@ -159,7 +159,7 @@ def test_simulate_takes_what_compare_took(tmp_path, capsys, monkeypatch):
         batch = ["--minibatch", "2", "--minibatches", "2", "--max-tokens", "6000", "--force"]
         assert main(["balance", CHAT, "--balancer", "lb-micro", "--model", model, *words, *batch, "-o", "a.jsonl"]) == 0
         for sync in ("collective", "on-demand"):
-            run = ["simulate", "a.jsonl", "--sync", sync, "--gpu", "h100", "--executor", "analytic", "-o", "a.npz"]
+            run = ["simulate", "a.jsonl", "--sync", sync, "--gpu", "h100", "-o", "a.npz"]
             assert main([*run, "--force"]) == 0
             assert f"Not varied: {how} sharding (" in capsys.readouterr().out
 
@@ -216,7 +216,7 @@ def test_simulate_takes_full_where_compare_did_for_its_limit(tmp_path, capsys, m
     monkeypatch.chdir(tmp_path)
     words = ["--model", SQUEEZED[1], "--gpu", "h100", "--devices", "16", "--minibatch", "4", "--minibatches", "2"]
     assert main(["balance", SQUEEZED[0], "--balancer", "lb-micro", *words, "-o", "a.jsonl"]) == 0
-    run = ["simulate", "a.jsonl", "--sync", "collective", "--gpu", "h100", "--executor", "analytic", "-o", "a.npz"]
+    run = ["simulate", "a.jsonl", "--sync", "collective", "--gpu", "h100", "-o", "a.npz"]
     assert main(run) == 0
     assert "Not varied: full sharding (" in capsys.readouterr().out
 

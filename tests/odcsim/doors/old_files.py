@@ -70,7 +70,7 @@ def of_schedules(name: str) -> Any:
         out = str(Path(folder, "timeline.npz"))
         words = ["simulate", name, "--gpu", "a100", "-o", out, "--force"]
         syncs = ("on-demand",) if free else ("collective", "deferred", "on-demand")
-        simulated = {sync: answer([*words, "--sync", sync, "--executor", "analytic"]) for sync in syncs}
+        simulated = {sync: answer([*words, "--sync", sync]) for sync in syncs}
     return {
         sync: {n: row[n] for n in ("makespan_seconds", "idle", "idle_parts", "minibatches")}
         for sync, row in simulated.items()
@@ -111,7 +111,7 @@ def of_recipe(name: str) -> Any:
 
 
 def of_cluster(name: str) -> Any:
-    return compared("--gpu", "a100", "--cluster", name, "--executor", "des" if "drawn" in name else "analytic")
+    return compared("--gpu", "a100", "--cluster", name)
 
 
 def of_gpu(name: str) -> Any:

@@ -90,7 +90,6 @@ class Question:
     cluster: str | None = None
     price: float | None = None
     epochs: float | None = None
-    executor: str = "analytic"
     recipe: tuple[tuple[str, Any], ...] = ()
     rollouts: int = 4  # of each prompt, or fewer
     updates: int = 1
@@ -198,7 +197,6 @@ def _any(rng: Random) -> Question:
         cluster=cluster,
         price=now_and_then(2.5, 0.5),
         epochs=now_and_then(3.0, 0.7),
-        executor="des" if cluster in DRAWN and rng.random() < 0.8 else "analytic",
         recipe=() if profiled and rng.random() < 0.8 else tuple(chosen.items()),
         rollouts=rng.choice((2, 4, 8)),
         updates=rng.choice((1, 1, 2)),

@@ -411,7 +411,7 @@ def leads_here(question: Question) -> Iterator[tuple[str, float | None]]:
 
 def as_break_even(question: Question) -> Question:
     usual = Question()
-    unasked = {n: getattr(usual, n) for n in "in_order whole field executor price epochs".split()}
+    unasked = {n: getattr(usual, n) for n in "in_order whole field price epochs".split()}
     return replace(question, minibatches=ways_in.BREAK_EVEN, batched=False, **unasked)
 
 

@@ -85,7 +85,7 @@ def of_setting(question: Question) -> list[str]:
 
 
 def compare_line(question: Question) -> list[str]:
-    return ["compare", *of_setting(question), *flags(question, "whole", "field", "price", "epochs", "executor")]
+    return ["compare", *of_setting(question), *flags(question, "whole", "field", "price", "epochs")]
 
 
 def compare(question: Question) -> Values:
@@ -138,7 +138,7 @@ def python(question: Question) -> Values:
     import odcsim
 
     try:
-        comparison = odcsim.compare(in_python(question), executor=question.executor)
+        comparison = odcsim.compare(in_python(question))
     except odcsim.InputError as error:
         return {"refused": str(error)}
     return {"fidelity": comparison.fidelity, "rows": [plain(row.as_json()) for row in comparison.rows]}
@@ -163,7 +163,7 @@ def sweep(question: Question) -> Values:
     import odcsim
 
     names = "trace model gpu profile devices minibatches seed in_order whole field truncate drop_over devices_per_node"
-    names += " cluster price epochs executor max_tokens"
+    names += " cluster price epochs max_tokens"
     size = "global_batch" if question.batched else "minibatch"
     grid = {name: getattr(question, name) for name in (*names.split(), size)}
     grid = {name: value for name, value in grid.items() if value is not None} | dict(question.recipe)
@@ -236,7 +236,7 @@ def simulate(question: Question, balancer: str = "lb-mini", sync: str = "on-dema
         if refused:
             return {"refused": refused.replace(folder, "")}
         words = ["simulate", schedules, *flags(question, "model", "gpu", "profile", "devices_per_node", "cluster")]
-        words += [*recipe(question), "--sync", sync, "--executor", question.executor]
+        words += [*recipe(question), "--sync", sync]
         found = told([*words, "-o", str(Path(folder, "timeline.npz"))])
         return {"refused": found["refused"].replace(folder, "")} if "refused" in found else found
 

@@ -118,6 +118,21 @@ def test_jitter_of_a_minibatch_depends_on_its_number_and_the_seed_alone(setting,
     assert (usage(schedules.schedules[:3], Simulation(cost, "on-demand", seed=1)).makespan == whole.makespan[:3]).all()
 
 
+@pytest.mark.parametrize(
+    ("cluster", "executor"),
+    [
+        ({}, "analytic"),
+        ({"sample_noise": 0.1, "slow": ((1, 1.3),)}, "analytic"),
+        ({"jitter": 0.1}, "des"),
+        ({"swing": 0.1}, "des"),
+        ({"devices_per_node": 2, "nics_per_node": 1}, "des"),
+    ],
+)
+def test_the_scan_runs_wherever_it_knows_the_answer(setting, cluster, executor):
+    cost = replace(setting.cost, cluster=replace(setting.cost.cluster, **cluster))
+    assert Simulation(cost).executor == executor
+
+
 def test_about_says_what_was_run(setting, schedules, timeline):
     about = timeline.about
     assert (about.executor, about.recipe.sync, about.balancer) == ("analytic", "on-demand", "lb-mini")
@@ -156,8 +171,8 @@ def test_what_cannot_run_is_refused(setting):
     refused(Simulation(cost, "on-demand", prefetch="x"), [even], "unknown prefetch 'x'")
     shared = replace(cost, cluster=replace(cost.cluster, devices_per_node=2, nics_per_node=1))
     refused(
-        Simulation(shared, "on-demand", "analytic"), [even], r"\(1 NICs for 2 devices in a node\); use --executor des"
+        Simulation(shared, "on-demand", "analytic"), [even], r"\(1 NICs for 2 devices in a node\); name no executor"
     )
     for drawn in ("jitter", "swing"):
         moved = replace(cost, cluster=replace(cost.cluster, **{drawn: 0.1}))
-        refused(Simulation(moved, "on-demand", "analytic"), [even], f"draws no {drawn}; use --executor des")
+        refused(Simulation(moved, "on-demand", "analytic"), [even], f"draws no {drawn}; name no executor")
