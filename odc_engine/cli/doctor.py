@@ -15,7 +15,9 @@ def add(commands: Any) -> None:
         description="Show what is installed, what this machine can run, and why not.",
         examples=("odc_engine doctor",),
     )
-    parser.add_argument("--gpu-selftest", action="store_true", help="test on this GPU what the engine relies on")
+    parser.add_argument(
+        "--gpu-selftest", action="store_true", help="also try on this GPU whether kernels move the right bytes"
+    )
     parser.add_argument("--model", metavar="M", help="also check whether this set-up suffices for this model")
     parser.add_argument("--devices", type=options.whole, metavar="N", help="number of ranks for --model (8)")
     names = dict.fromkeys(row.name for row in backends.ROWS if row.says)
@@ -26,16 +28,15 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.gpu_selftest:
-        from odc_engine.doctor.probes.selftest import selftest
-
-        return selftest(args.json)
-    from odc_engine.doctor import abilities
+    from odc_engine.doctor import abilities, selftest
 
     if args.device != backends.USUAL.device and not args.backend:
         raise InputError(f"--device {args.device} without --backend", fix="give --backend, or leave --device out")
     row = backends.chosen(args.backend, args.device) if args.backend else None
     asked = abilities.Inquiry(row, args.model, args.devices or 0)
     findings = abilities.examine(asked)
-    print(abilities.as_json(findings) if args.json else abilities.as_text(findings))
-    return int(abilities.at_fault(findings, asked))
+    tested = selftest.examine(bool(abilities.gpus()[0])) if args.gpu_selftest else []
+    print((abilities.as_json if args.json else abilities.as_text)(findings + tested))
+    if tested == [selftest.NO_GPU]:
+        return 3
+    return int(abilities.at_fault(findings, asked) or any(not each.ok for each in tested))

@@ -9,18 +9,21 @@ import platform
 import shutil
 import socket
 import sys
+import sysconfig
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from odc_engine import backends
 from odc_engine.backends.backend import Backend, Processes
 from odc_engine.backends.shm.nameless import nameless_file
-from odc_engine.doctor import environment, network, pairs, room
+from odc_engine.doctor import connections, environment, room
 from odc_engine.doctor.environment import Facts
 from odc_engine.doctor.finding import Finding
 from odc_engine.errors import FOR_ENGINE, FOR_GPUS
 from odc_engine.places import mps
 from odcsim.errors import InputError
 
+ADVICE = {"torch": FOR_ENGINE, "triton": FOR_GPUS, "nvshmem4py-cu13": FOR_GPUS}  # where one is not installed
 PACKAGES = ("odcsim", "numpy", "torch", "triton", "nvshmem4py-cu13", "nvidia-nvshmem-cu13", "transformers")
 
 
@@ -42,12 +45,15 @@ NOTHING = Inquiry()
 
 def examine(asked: Inquiry = NOTHING) -> list[Finding]:
     """Return all findings. All except backends are about this machine only."""
-    abilities, facts = _abilities(), _facts(asked)
-    links = pairs.examine(facts.gpus)
-    cards = network.examine() if facts.across else []
-    rooms = room.examine(asked.model, asked.of_model, facts.gpus, _bytes_of_gpu()) if asked.model else ()
-    found = [*_machine(), *_packages(), *abilities, *links, *cards, *rooms, *variables(asked)]
-    return [*found, *_backends({each.name: each for each in (*abilities, *links, *cards)})]
+    names, nbytes = gpus()
+    facts = _facts(asked, len(names))
+    found = [*machine(), *map(package, PACKAGES), *system(), _hooks(), *_on_gpus(names), _nvshmem()]
+    found += connections.between_gpus(len(names))
+    found += connections.between_machines() if facts.across else []
+    found += room.examine(asked.model, asked.of_model, len(names), nbytes) if asked.model else ()
+    found += [*environment.examine(facts), *environment.daemon(facts)]
+    known = {each.name: each for each in found if each.area in ("ability", "link", "network")}
+    return found + [_backend(row, known) for row in backends.ROWS if row.says]
 
 
 def at_fault(findings: list[Finding], asked: Inquiry = NOTHING) -> bool:
@@ -57,27 +63,6 @@ def at_fault(findings: list[Finding], asked: Inquiry = NOTHING) -> bool:
     wrong = any(not f.ok for f in findings if f.area == "environment") or (bool(rooms) and not any(rooms))
     name = backends.label(asked.backend) if asked.backend else None
     return wrong or any(not f.ok for f in findings if f.area == "backend" and f.name == name)
-
-
-def variables(asked: Inquiry = NOTHING) -> list[Finding]:
-    """Return what the environment variables mean."""
-    facts = _facts(asked)
-    return [*environment.examine(facts), *environment.daemon(facts)]
-
-
-def _facts(asked: Inquiry) -> Facts:
-    env = dict(os.environ)
-    arena = room.arena(asked.model, asked.of_model) if asked.model else None
-    interfaces = tuple(name for _, name in socket.if_nameindex())
-    return Facts(env, _gpus(), arena, mps.up(env), interfaces, _own_address(), asked.devices)
-
-
-def _own_address() -> str:
-    """Return the address of this machine's name, which gloo uses unless it is given an interface."""
-    try:
-        return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
-    except OSError:
-        return ""
 
 
 def as_text(findings: list[Finding]) -> str:
@@ -95,86 +80,72 @@ def as_json(findings: list[Finding]) -> str:
     return json.dumps({"schema": 1, "findings": [asdict(f) for f in findings]}, indent=2)
 
 
-def _machine() -> list[Finding]:
-    shm = shutil.disk_usage("/dev/shm").free / 1e9 if os.path.isdir("/dev/shm") else 0.0  # noqa: PTH112
+def gpus() -> tuple[list[str], int]:
+    """Return the names of the GPUs that torch can use, and the bytes of the smallest."""
+    try:
+        import torch
+    except ImportError:
+        return [], 0
+    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    return [each.name for each in found], min((int(each.total_memory) for each in found), default=0)
+
+
+def _facts(asked: Inquiry, gpus: int) -> Facts:
+    env = dict(os.environ)
+    arena = room.arena(asked.model, asked.of_model) if asked.model else None
+    interfaces = tuple(name for _, name in socket.if_nameindex())
+    return Facts(env, gpus, arena, mps.up(env), interfaces, _own_address(), asked.devices)
+
+
+def _own_address() -> str:
+    """Return the address of this machine's name, which gloo uses unless it is given an interface."""
+    try:
+        return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
+    except OSError:
+        return ""
+
+
+def machine() -> list[Finding]:
+    there = Path("/dev/shm").is_dir()
+    shm = f"{shutil.disk_usage('/dev/shm').free / 1e9:.1f} GB free" if there else "absent"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    python = platform.python_version()
+    new = sys.version_info >= (3, 11)
     return [
         Finding("machine", "system", f"{platform.system()} {platform.machine()}", True),
-        Finding(
-            "machine", "python", python, sys.version_info >= (3, 11), "" if sys.version_info >= (3, 11) else "3.11"
-        ),
+        Finding("machine", "python", platform.python_version(), new, "" if new else "3.11"),
         Finding("machine", "cores", str(cores), True),
-        Finding("machine", "/dev/shm", f"{shm:.1f} GB free" if shm else "absent", True),
+        Finding("machine", "/dev/shm", shm, True),
     ]
 
 
-def _packages() -> list[Finding]:
-    return [_package(name) for name in PACKAGES]
-
-
-def _package(name: str) -> Finding:
+def package(name: str) -> Finding:
     try:
         return Finding("package", name, importlib.metadata.version(name), True)
     except importlib.metadata.PackageNotFoundError:
-        advice = {"torch": FOR_ENGINE, "triton": FOR_GPUS, "nvshmem4py-cu13": FOR_GPUS}.get(name, "")
-        return Finding("package", name, "not installed", False, advice)
+        return Finding("package", name, "not installed", False, ADVICE.get(name, ""))
 
 
-def _abilities() -> list[Finding]:
-    return [_memfd(), _locks(), _pidfd(), _hooks(), _cuda(), _copies(), _nvshmem()]
+def _ability(name: str, ok: bool, found: str, advice: str) -> Finding:
+    return Finding("ability", name, found, ok, "" if ok else advice)
 
 
-def _backends(abilities: dict[str, Finding]) -> list[Finding]:
-    """Report what `odc_engine run --backend` can do here."""
-    return [_backend(row, abilities) for row in backends.ROWS if row.says]
-
-
-def _backend(row: Backend, abilities: dict[str, Finding]) -> Finding:
-    arenas = "memfd" if abilities["memfd"].ok else "temporary files"
-    arenas += "" if abilities["OFD locks"].ok else ", process-wide locks"
-    name, found, lacks = backends.label(row), row.says.format(arenas=arenas), row.lacks()
-    if row.device == backends.USUAL.device:
-        hooks = abilities["FSDP2 hooks"]
-        return Finding("backend", name, found, hooks.ok and not lacks, hooks.advice if not hooks.ok else lacks)
-    there = abilities["CUDA"].ok
-    advice = lacks or _without(row, abilities) if there else "needs an NVIDIA GPU"
-    return Finding("backend", name, found, there and not advice, advice)
-
-
-def _without(row: Backend, abilities: dict[str, Finding]) -> str:
-    """Return what is missing for ranks to reach each other, "" if nothing is or it is unknown."""
-    if not isinstance(row, Processes) or not row.one_sided:
-        return ""
-    needs = abilities.get(network.CARDS if row.across else pairs.REACH)
-    return f"needs {needs.name}: {needs.found}" if needs and not needs.ok else ""
-
-
-def _ability(name: str, ok: bool, used_for: str, advice: str) -> Finding:
-    return Finding("ability", name, used_for, ok, "" if ok else advice)
-
-
-def _memfd() -> Finding:
-    """An anonymous shared file that peers open through /proc: nothing stays behind when its owner dies."""
+def system() -> list[Finding]:
+    """What the operating system gives: the first is an anonymous shared file that peers open through /proc, of which
+    nothing stays behind when its owner dies."""
     if (fd := nameless_file()) is not None:
         os.close(fd)
-    advice = "needs Linux with /proc, and no seccomp that refuses it: temporary files take its place"
-    return _ability("memfd", fd is not None, "shared memory without a name to leak", advice)
-
-
-def _locks() -> Finding:
-    ok = hasattr(fcntl, "F_OFD_SETLKW")
-    return _ability("OFD locks", ok, "locks that die with their holder", "needs Linux >= 3.15")
-
-
-def _pidfd() -> Finding:
     try:
         os.close(os.pidfd_open(os.getpid()))
+        pidfd = True
     except (AttributeError, OSError):
-        ok = False
-    else:
-        ok = True
-    return _ability("pidfd", ok, "notice a dead peer at once", "needs Linux >= 5.3")
+        pidfd = False
+    no_file = "needs Linux with /proc, and no seccomp that refuses it: temporary files take its place"
+    locks = hasattr(fcntl, "F_OFD_SETLKW")
+    return [
+        _ability("memfd", fd is not None, "shared memory without a name to leak", no_file),
+        _ability("OFD locks", locks, "locks that die with their holder", "needs Linux >= 3.15"),
+        _ability("pidfd", pidfd, "notice a dead peer at once", "needs Linux >= 5.3"),
+    ]
 
 
 def _hooks() -> Finding:
@@ -192,55 +163,54 @@ def _hooks() -> Finding:
     return _ability("FSDP2 hooks", True, found, "")
 
 
-def _gpus() -> int:
-    """Return the GPUs that torch sees."""
-    try:
-        import torch
-    except ImportError:
-        return 0
-    return torch.cuda.device_count()
-
-
-def _bytes_of_gpu() -> int:
-    """Return the memory of the smallest GPU, 0 without one."""
-    count = _gpus()
-    if not count:
-        return 0
-    import torch
-
-    return min(int(torch.cuda.get_device_properties(gpu).total_memory) for gpu in range(count))
-
-
-def _cuda() -> Finding:
-    try:
-        import torch
-    except ImportError:
-        return _ability("CUDA", False, "torch is not installed", "only for GPUs")
-    if not torch.cuda.is_available():
-        return _ability("CUDA", False, "no GPU that torch can use", "only for GPUs; the CPU engine does without")
-    names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
-    return _ability("CUDA", True, f"{torch.cuda.device_count()} x {', '.join(sorted(names))}", "")
-
-
-def _copies() -> Finding:
-    """Between GPUs they go to the driver as one batch, which leaves all SMs to compute."""
-    name, advice = "batched copies", "copies go one by one: a driver of CUDA 13, and cuda-bindings"
+def _on_gpus(names: list[str]) -> list[Finding]:
+    """GPUs; copies between them that go to the driver as one batch, which leaves all SMs to compute; and what Triton
+    needs to build its way into the driver, once on each machine."""
+    copies = "copies go one by one: a driver of CUDA 13, and cuda-bindings"
     try:
         from odc_engine.kernels.copies import batches
     except ImportError:
-        return _ability(name, False, "torch is not installed", FOR_ENGINE)
-    there = batches()
-    return _ability(name, there, "a gather is one call of the driver" if there else "no driver takes them", advice)
+        return [
+            _ability("CUDA", False, "torch is not installed", "only for GPUs"),
+            _ability("batched copies", False, "torch is not installed", FOR_ENGINE),
+        ]
+    there, seen = batches(), f"{len(names)} x {', '.join(sorted(set(names)))}" if names else "no GPU that torch can use"
+    found = [
+        _ability("CUDA", bool(names), seen, "only for GPUs; the CPU engine does without"),
+        _ability("batched copies", there, f"{'a gather is one call of the' if there else 'no'} driver", copies),
+    ]
+    if names:
+        compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+        header = Path(sysconfig.get_paths("posix_prefix")["include"], "Python.h")
+        lacks = [*([] if compiler else ["a C compiler"]), *([] if header.exists() else [str(header)])]
+        found.append(_ability("C compiler", not lacks, "for Triton", f"Triton needs {' and '.join(lacks)}"))
+    return found
 
 
 def _nvshmem() -> Finding:
-    name, advice = "NVSHMEM", FOR_GPUS
     if not importlib.util.find_spec("nvshmem"):
-        return _ability(name, False, "nvshmem4py is not installed", advice)
+        return _ability("NVSHMEM", False, "nvshmem4py is not installed", FOR_GPUS)
     try:
         from odc_engine.backends.nvshmem import library as nvshmem_library
 
         host, python = nvshmem_library.versions()
     except Exception as error:  # whatever its search for libraries raises
-        return _ability(name, False, f"is not complete ({type(error).__name__})", advice)
-    return _ability(name, True, f"host library {host}, nvshmem4py {python}", "")
+        return _ability("NVSHMEM", False, f"is not complete ({type(error).__name__})", FOR_GPUS)
+    return _ability("NVSHMEM", True, f"host library {host}, nvshmem4py {python}", "")
+
+
+def _backend(row: Backend, known: dict[str, Finding]) -> Finding:
+    """Report what `odc_engine run --backend` can do here. `known`: abilities, links and networks by their names."""
+    arenas = "memfd" if known["memfd"].ok else "temporary files"
+    arenas += "" if known["OFD locks"].ok else ", process-wide locks"
+    advice = row.lacks()
+    if row.device == backends.USUAL.device:
+        hooks = known["FSDP2 hooks"]
+        advice = advice if hooks.ok else hooks.advice
+    elif not known["CUDA"].ok:
+        advice = "needs an NVIDIA GPU"
+    elif not advice and isinstance(row, Processes) and row.one_sided:
+        # Ranks have to reach each other. What is unknown may be there.
+        way = known.get(connections.CARDS if row.across else connections.REACH)
+        advice = f"needs {way.name}: {way.found}" if way and not way.ok else ""
+    return Finding("backend", backends.label(row), row.says.format(arenas=arenas), not advice, advice)

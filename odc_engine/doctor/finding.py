@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    area: str  # machine, package, ability, link, network, memory, environment or backend
+    area: str  # machine, package, ability, link, network, memory, environment, backend or selftest
     name: str
     found: str
     ok: bool

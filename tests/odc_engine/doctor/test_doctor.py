@@ -10,7 +10,7 @@ import pytest
 
 from odc_engine.cli import main
 from odc_engine.doctor import abilities as doctor
-from odc_engine.doctor import network
+from odc_engine.doctor import connections
 from odc_engine.doctor.environment import LIBRARIES, MEANS
 from odc_engine.doctor.finding import Finding
 
@@ -143,15 +143,24 @@ def test_a_model_is_told_of_though_nothing_is_set(capsys):
 
 def with_gpus(monkeypatch, count, each=85_000_000_000, links=(), cards=True):
     """A machine that has so many, as torch and the driver would say."""
-    monkeypatch.setattr(doctor, "_gpus", lambda: count)
-    monkeypatch.setattr(doctor, "_bytes_of_gpu", lambda: each)
-    monkeypatch.setattr(doctor, "_cuda", lambda: Finding("ability", "CUDA", f"{count} x H100", True))
-    monkeypatch.setattr(doctor.pairs, "examine", lambda _gpus: list(links))
-    has = Finding("network", network.CARDS, "active: mlx5_0" if cards else "no device", cards, "" if cards else "load")
-    monkeypatch.setattr(network, "examine", lambda: [has])
+    monkeypatch.setattr(doctor, "gpus", lambda: (["H100"] * count, each))
+    monkeypatch.setattr(connections, "between_gpus", lambda _gpus: list(links))
+    has = Finding(
+        "network", connections.CARDS, "active: mlx5_0" if cards else "no device", cards, "" if cards else "load"
+    )
+    monkeypatch.setattr(connections, "between_machines", lambda: [has])
     monkeypatch.setattr(doctor, "_own_address", lambda: "10.0.0.7")
     for row in [row for row in doctor.backends.ROWS if row.device == "cuda"]:
         monkeypatch.setattr(type(row), "lacks", lambda _row: "")
+
+
+def test_what_triton_needs_is_looked_for_where_there_is_a_gpu(monkeypatch):
+    assert "C compiler" not in {finding.name for finding in doctor.examine()}
+    with_gpus(monkeypatch, 1)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
+    monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda _: {"include": "/nowhere"})
+    assert found("C compiler").advice == "Triton needs a C compiler and /nowhere/Python.h"
 
 
 def test_a_model_that_fits_in_no_way_is_one(monkeypatch, capsys):
@@ -163,7 +172,7 @@ def test_a_model_that_fits_in_no_way_is_one(monkeypatch, capsys):
 
 
 def test_gpus_that_reach_no_other_keep_cuda_ipc_from_running(monkeypatch, capsys):
-    torn = Finding("link", doctor.pairs.REACH, "2 of 2 ways lack it", False, "use NCCL")
+    torn = Finding("link", connections.REACH, "2 of 2 ways lack it", False, "use NCCL")
     with_gpus(monkeypatch, 2, links=[torn])
     assert main(["doctor", "--backend", "cuda_ipc"]) == 1
     assert line_of(capsys.readouterr().out, "cuda_ipc").endswith("needs peer access: 2 of 2 ways lack it")

@@ -1,110 +1,72 @@
-"""`odc_engine doctor --gpu-selftest`, and the list of probes that it, `pytest -m gpu` and the ladder ask."""
+"""`odc_engine doctor --gpu-selftest`, with and without a GPU."""
 
-import importlib
 import json
-from dataclasses import replace
+import subprocess
+import sys
 
 import pytest
+import shards
 
 from odc_engine.cli import main
-from odc_engine.doctor.probes import driver, selftest
-from odc_engine.doctor.probes.__main__ import main as one
-from odc_engine.doctor.probes.asking import Result
-from odc_engine.doctor.probes.base import ABSENT, FAILED, OK, Answer
-from odc_engine.doctor.probes.every import HOLDING, PROBES
-from odc_engine.doctor.probes.needs import NEEDS
-from odc_engine.doctor.probes.selftest import gpu, status
+from odc_engine.doctor import abilities, selftest
 
-no_gpu = pytest.mark.skipif(bool(gpu()[0]), reason="there is a GPU here")
-CONTRACT = "versions kernels symmetric legacy-ipc nvshmem-host gloo nccl".split()
+KERNELS = ("write", "gather", "add", "total")
 
 
-@no_gpu
-def test_without_a_gpu_every_probe_says_so_in_a_line(capsys):
-    assert main(["doctor", "--gpu-selftest"]) == selftest.NO_GPU == 3
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines] == [["--", probe.name] for probe in HOLDING]
-    assert all("no GPU: " in line for line in lines)
+@pytest.mark.skipif(bool(abilities.gpus()[0]), reason="there is a GPU here")
+def test_without_a_gpu_it_says_so_and_ends_with_a_status_of_its_own(capsys):
+    assert main(["doctor", "--gpu-selftest"]) == 3
+    assert "no GPU that torch can use" in capsys.readouterr().out.partition("selftest:")[2]
+    assert main(["doctor", "--gpu-selftest", "--json"]) == 3
+    last = json.loads(capsys.readouterr().out)["findings"][-1]
+    assert (last["area"], last["ok"]) == ("selftest", False)
 
 
-@no_gpu
-def test_json_tells_the_same(capsys):
-    assert selftest.selftest(True, HOLDING[:2]) == 3
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["schema"], printed["gpu"]) == (1, None)
-    assert [each["name"] for each in printed["probes"]] == [probe.name for probe in HOLDING[:2]]
-    for each in printed["probes"]:
-        assert set(each) == {"name", "asks", "seconds", "status", "found", "data"}
-        assert each["status"] == ABSENT
+def answered(monkeypatch, code):
+    """What it makes of a process that runs this in place of kernels."""
+    run = subprocess.run
+    monkeypatch.setattr(selftest, "SECONDS", 10)
+    monkeypatch.setattr(selftest.subprocess, "run", lambda _, **how: run([sys.executable, "-c", code], **how))
+    return selftest.examine(True)
 
 
-def test_probes_have_a_name_a_function_and_needs_that_can_be_looked_for():
-    assert len({probe.name for probe in PROBES}) == len(PROBES)
-    assert {probe.name for probe in HOLDING} >= set(CONTRACT)
-    for probe in PROBES:
-        module, _, function = probe.call.partition(":")
-        assert callable(getattr(importlib.import_module(module), function))
-        assert set(probe.needs) <= set(NEEDS)
-        assert probe.needs[0] == "a GPU"  # first what is told without loading anything
-
-
-class Library:
-    """NVIDIA's driver, which keeps what it found in its environment when it was started."""
-
-    def __getattr__(self, name):
-        return lambda *_: 100 if name == "cuInit" and self.started() else 0
-
-    def started(self):
-        import os
-
-        self.found = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")
-        return True
-
-
-def test_queues_are_settled_before_the_driver_starts(monkeypatch):
-    library = Library()
-    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
-    monkeypatch.setattr(driver.ctypes, "CDLL", lambda _: library)
-    assert gpu() == (None, "no GPU: the driver sees none")
-    assert library.found == "32"
+def test_each_kernel_has_a_line(monkeypatch):
+    right = dict.fromkeys(KERNELS, True) | {"add": False}
+    found = answered(monkeypatch, f"print('loaded'); print({json.dumps(json.dumps(right))})")
+    assert {each.name: each.ok for each in found} == right
+    assert [(each.found, bool(each.advice)) for each in found if not each.ok] == [("wrong bytes", True)]
 
 
 @pytest.mark.parametrize(
-    ("answers", "gpu", "code"),
+    ("code", "told"),
     [
-        ([OK, OK], "a GPU", 0),
-        ([OK, ABSENT], "a GPU", 0),
-        ([OK, FAILED, ABSENT], "a GPU", 1),
-        ([ABSENT, ABSENT], None, 3),
-        ([ABSENT, FAILED], None, 1),
+        ("raise RuntimeError('illegal access')", "RuntimeError: illegal access"),
+        ("import os; os._exit(7)", "exit status 7"),
     ],
 )
-def test_the_exit_status_tells_how_it_went(answers, gpu, code):
-    assert status([Result(PROBES[0], Answer(each, ""), 0.0) for each in answers], gpu) == code
+def test_a_process_that_fails_is_told_by_its_last_words(monkeypatch, code, told):
+    [found] = answered(monkeypatch, code)
+    assert (found.ok, found.found) == (False, told)
 
 
-def test_a_single_probe_runs_by_itself(capsys):
-    with pytest.raises(SystemExit) as left:
-        one(["--help"])
-    assert left.value.code == 0
-    usage = capsys.readouterr().out
-    assert all(probe.name in usage and probe.asks in usage for probe in PROBES)
-    assert one(["versions"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] in (OK, ABSENT)
-    with pytest.raises(SystemExit):
-        one(["nothing"])
-    assert "no probe is called 'nothing'" in capsys.readouterr().err
+def test_a_hang_is_told(monkeypatch):
+    def hangs(command, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(selftest.subprocess, "run", hangs)
+    assert selftest.examine(True)[0].found == "no answer within 120 s"
 
 
-def test_a_cpu_stands_in_where_it_can(capsys):
-    assert one(["versions", "--device", "cpu"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == OK
-    assert not next(probe for probe in PROBES if probe.name == "nccl").stands_in
-    assert one(["nccl", "--device", "cpu"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == ABSENT
+def tried(_rank, wrong):
+    transfers = shards.interpreted()
+    with pytest.MonkeyPatch.context() as patch:
+        if wrong:
+            patch.setattr(transfers, wrong, lambda *_, **__: None)
+        return selftest.kernels(300, "cpu")
 
 
-def test_what_a_failed_probe_has_said_is_told_with_its_answer():
-    said = "\n".join(str(i) for i in range(50))
-    result = Result(replace(PROBES[0]), Answer(FAILED, "?", {"said": said}), 0.0)
-    assert selftest.words(result) == [f"    {i}" for i in range(38, 50)]
+@pytest.mark.skipif(not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt")
+def test_kernels_that_move_no_bytes_are_seen(pools):
+    assert pools(1).run(tried, "") == [dict.fromkeys(KERNELS, True)]
+    for name in ("gather", "total"):
+        assert pools(1).run(tried, name) == [dict.fromkeys(KERNELS, True) | {name: False}]
