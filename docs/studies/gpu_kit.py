@@ -2,9 +2,9 @@
 
     python docs/studies/gpu_kit.py [-o gpu-kit]
 
-It holds our packages as they are installed, the programs of the ladder, the test of `pytest -m gpu`, and for Python
-3.11 and 3.12 what else they need and a machine with torch for CUDA 13, Triton and numpy may lack. Of what such a
-machine has, its own counts. Nothing is installed there: `PYTHONPATH` is all.
+It holds our packages as they are installed, the programs of the ladder, tests/gpu, and for Python 3.11 and 3.12 what
+else they need and a machine with torch for CUDA 13, Triton and numpy may lack. Of what such a machine has, its own
+counts. Nothing is installed there: `PYTHONPATH` is all.
 """
 
 import argparse
@@ -34,6 +34,10 @@ PURE = {
     "markdown-it-py": "markdown_it",
     "mdurl": "mdurl",
     "pygments": "pygments",
+    "pytest": "pytest",
+    "pluggy": "pluggy",
+    "iniconfig": "iniconfig",
+    "packaging": "packaging",
     "cuda-pathfinder": "cuda.pathfinder",
 }
 COMPILED = {"nvshmem4py-cu13": "nvshmem", "cuda-core": "cuda.core"}
@@ -47,7 +51,8 @@ LEFT_OUT = (
     "plotly/package_data/widgetbundle.js",
     "plotly-*.data/*",
 )
-PROGRAMS = ("ours", "ladder", "validate_gpu", "gpu_record", "page_table", "rehearse")
+PROGRAMS = ("ours", "validate_gpu", "gpu_record", "page_table")
+HELPERS = ("own_process", "ranks", "jobs", "shard_laws")  # of tests/gpu
 README = """\
 # A kit for one GPU
 
@@ -55,24 +60,23 @@ No installation and no network: a Python 3.11 or 3.12 with torch for CUDA 13, Tr
 
 ```sh
 gpu-kit/run 1 --out home          # at most nine minutes, and so are 2 and 3
-gpu-kit/run selftest              # what holds here, a line each
-gpu-kit/run rehearse              # the ladder on a CPU, with faults
+gpu-kit/run selftest              # whether the kernels move the right bytes
+gpu-kit/run --cpu --out tried     # the ladder on a CPU
 PYTHONPATH=$(python3 gpu-kit/path.py) python3 gpu-kit/docs/studies/validate_gpu.py 1 --out home   # the same by hand
-PYTHONPATH=$(python3 gpu-kit/path.py) python3 -m pytest -c gpu-kit/pytest.ini gpu-kit/tests       # pytest -m gpu
+PYTHONPATH=$(python3 gpu-kit/path.py) python3 -m pytest -c gpu-kit/pytest.ini gpu-kit/tests/gpu   # pytest -m gpu
 ```
 
 `PYTHON` is the interpreter where it is not `python3`. What is in `home` after a rung goes to where the page is written
-(docs/studies/gpu_record.py). Without scipy profiles are measured and not fitted; that is done there, too.
+(docs/studies/gpu_record.py). Profiles are measured here and fitted there.
 """
 RUN = """\
 #!/bin/sh
-# ./run 1 --out DIR: a rung of the ladder. ./run selftest, ./run rehearse: see README.md.
+# ./run 1 --out DIR: a rung of the ladder. ./run selftest: see README.md.
 here=$(cd "$(dirname "$0")" && pwd) && python=${PYTHON:-python3} || exit
 PYTHONPATH=$("$python" "$here/path.py") || exit
 export PYTHONPATH
 case "$1" in
 selftest) shift && exec "$python" -m odc_engine doctor --gpu-selftest "$@" ;;
-rehearse) shift && exec "$python" "$here/docs/studies/rehearse.py" "$@" ;;
 *) exec "$python" "$here/docs/studies/validate_gpu.py" "$@" ;;
 esac
 """
@@ -105,6 +109,7 @@ print(os.pathsep.join([*map(str, found), *filter(None, [os.environ.get("PYTHONPA
 PYTEST = """\
 [pytest]
 markers = gpu: needs an NVIDIA GPU
+pythonpath = tests/helpers
 addopts = -ra -m gpu -p no:cacheprovider
 """
 
@@ -130,13 +135,15 @@ def tag(python: str) -> str:
 
 
 def written(kit: Path) -> None:
-    """The programs, the test, and how to start them."""
-    studies, tests = kit / "docs/studies", kit / "tests"
-    for folder in (studies, tests):
+    """The programs, the tests, and how to start them."""
+    studies, helpers = kit / "docs/studies", kit / "tests/helpers"
+    for folder in (studies, helpers):
         folder.mkdir(parents=True)
     for name in PROGRAMS:
         shutil.copy(ours.HERE / f"{name}.py", studies)
-    shutil.copy(ours.ROOT / "tests/odc_engine/doctor/test_gpu_probes.py", tests)
+    for name in HELPERS:
+        shutil.copy(ours.HELPERS / f"{name}.py", helpers)
+    shutil.copytree(ours.ROOT / "tests/gpu", kit / "tests/gpu", ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in (("README.md", README), ("path.py", PATH), ("pytest.ini", PYTEST), ("run", RUN)):
         (kit / name).write_text(text)
     (kit / "run").chmod(0o755)

@@ -1,5 +1,5 @@
-"""What came home of a ladder (docs/studies/validate_gpu.py), as a page, a line for each probe in docs/gpu.md, and
-profiles for the catalogue.
+"""What came home from a GPU (docs/studies/validate_gpu.py), as a page, a line for each test in docs/gpu.md, and a
+profile for the catalogue.
 
     python docs/studies/gpu_record.py DIR... [-o docs/validation-gpu.md] [--profiles odcsim/catalog/profiles]
 
@@ -7,158 +7,138 @@ Of several folders the later ones count.
 """
 
 import argparse
+import ast
 import json
-import re
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ours
-from ladder import Entry, reached, unpacked
+from own_process import recorded
 from page_table import table
+from validate_gpu import RUNGS, TESTS
 
-from odc_engine.doctor.probes.every import PROBES
-from odc_engine.measuring.probes import MEASURED, WHOLE
 from odcsim import profile
 from odcsim.errors import InputError
 from odcsim.fitting import fit, measurements
-from odcsim.profile import Profile
 
 PAGE, GPU_PAGE = ours.ROOT / "docs/validation-gpu.md", ours.ROOT / "docs/gpu.md"
 BEGIN, END = "<!-- record -->", "<!-- end of record -->"
-MARKS = {True: "reached", False: "**not reached**", None: "cannot be asked there"}
-RATES = "bytes_per_second_of_"
+WHOLE = "whole.measured.json"
+Line = dict[str, Any]  # of one test
+Lines = dict[str, Line]
 
 
-def home(folders: Sequence[Path], into: Path) -> dict[str, Entry]:
-    """All answers by their probes, and all files in one folder."""
-    found: dict[str, Entry] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("answers-*.json")):
-            told = json.loads(path.read_text())
-            found |= {entry["name"]: entry | {"device": told["device"]} for entry in told["answers"]}
-        for path in sorted(folder.glob("logs-*.tar.gz")):
-            unpacked(path, into)
+def questions() -> dict[str, str]:
+    """What each test function asks, as the first line of its docstring says, in the order of rungs."""
+    found = {}
+    for name in (name for names in RUNGS.values() for name in names):
+        for node in ast.parse((TESTS / f"test_gpu_{name}.py").read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                text = (ast.get_docstring(node) or "").partition("\n")[0]
+                found[f"{name}: {node.name.removeprefix('test_').replace('_', ' ')}"] = text
     return found
 
 
-def page(answers: Mapping[str, Entry], files: Path) -> str:
-    """The record. A probe that was not asked is there by name, so that nobody takes what is missing for passed."""
+def by_question(lines: Lines) -> dict[str, list[Line]]:
+    """The lines of each test function's cases."""
+    found: dict[str, list[Line]] = {name: [] for name in questions()}
+    for test, line in lines.items():
+        file, _, function = test.partition("::")
+        place = Path(file).stem.removeprefix("test_gpu_")
+        name = f"{place}: {function.partition('[')[0].removeprefix('test_').replace('_', ' ')}"
+        found.setdefault(name, []).append(line)
+    return found
+
+
+def verdict(lines: Sequence[Line]) -> str:
+    """In a word where all cases agree."""
+    outcomes = [line["outcome"] for line in lines]
+    if not outcomes:
+        return "not run"
+    if failed := outcomes.count("failed"):
+        return f"**{failed} of {len(outcomes)} failed**" if len(outcomes) > 1 else "**failed**"
+    if passed := outcomes.count("passed"):
+        return "passed" if passed == len(outcomes) else f"{passed} of {len(outcomes)} passed, others cannot run there"
+    return "cannot run there"
+
+
+def page(lines: Lines) -> str:
+    """The record. A test that was not run is there by name, so that nobody takes what is missing for passed."""
+    asked, every = questions(), by_question(lines)
+    rows = [
+        (name, asked.get(name, ""), verdict(of), f"{sum(line['seconds'] for line in of):.0f} s" if of else "")
+        for name, of in every.items()
+    ]
     parts = [
         "# Validation on a GPU",
         "Written by `make validate-gpu` (docs/studies/gpu_record.py). Clocks and limits are as they were found.",
-        _told_of_machine(answers),
-        table(("probe", "question", "result", "took"), [_row(probe, answers.get(probe.name)) for probe in PROBES]),
+        table(("test", "question", "result", "took"), rows),
     ]
-    for probe in PROBES:
-        if entry := answers.get(probe.name):
-            parts += [f"## {probe.name}", *section(entry, files)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    for name, of in every.items():
+        parts += [f"## {name}"] if of else []
+        for line in of:
+            parts += section(line)
+    return "\n\n".join(parts) + "\n"
 
 
-def _told_of_machine(answers: Mapping[str, Entry]) -> str:
-    entry = answers.get("versions")
-    return f"{entry['found']}. {entry['data'].get('smi') or ''}".strip() if entry else ""
-
-
-def _row(probe: Any, entry: Entry | None) -> list[str]:
-    told = [MARKS[reached(entry)], f"{entry['seconds']:.0f} s"] if entry and "seconds" in entry else ["not asked", ""]
-    return [f"`{probe.name}`", probe.asks, *told]
-
-
-def section(entry: Entry, files: Path) -> list[str]:
-    """What a probe said, with the figures that a reader can judge, and what a failed one has left."""
-    parts = [f"{entry['asks'].capitalize()}? {entry['date']}. {entry.get('found', entry['status'])}.", _clocks(entry)]
-    parts += FIGURES.get(entry["name"], lambda _entry, _files: [])(entry, files)
-    if entry.get("xids"):
-        parts.append(fenced("\n".join(entry["xids"])))
-    if said := entry.get("data", {}).get("said"):
+def section(line: Line) -> list[str]:
+    """What became of a test, with the figures that a reader can judge, and what a failed one has left."""
+    case = line["test"].partition("::")[2]
+    parts = [f"`{case}` {line['outcome']}, {line['date']}, on {line['device']}."]
+    if any(line["clocks"]):
+        parts.append(f"Clocks, temperature and power before: {line['clocks'][0]}; after: {line['clocks'][1]}.")
+    if why := line.get("why"):
+        parts.append(fenced(why))
+    figures = line["figures"]
+    if rates := {size: of for size, of in figures.items() if isinstance(of, dict) and "copy" in of}:
+        parts.append(moved(rates))
+    if ways := {way: of for way, of in figures.items() if isinstance(of, dict) and "hidden" in of}:
+        parts.append(beside(ways))
+    if others := {name: of for name, of in figures.items() if name not in rates and name not in ways}:
+        parts.append(fenced("\n".join(f"{name}: {json.dumps(of)}" for name, of in others.items())))
+    if said := line.get("said"):
         parts += ["Its last words:", fenced(said[-2000:])]
-    if again := entry.get("again"):
-        parts.append(f"Again, with every kernel waited for: {again['status']}, {again['found']}")
     return parts
 
 
-def _clocks(entry: Entry) -> str:
-    told = [
-        f"{when} {', '.join(f'{k} {v:g}' for k, v in of.items())}" for when, of in entry.get("clocks", {}).items() if of
-    ]
-    return f"Clocks {'; '.join(told)}." if told else ""
-
-
-def _kernels(entry: Entry, _: Path) -> list[str]:
-    every = {int(re.sub(r"\D", "", name)) << 20: of for name, of in entry["data"].items() if name.startswith(RATES)}
-    return [moved(dict(sorted(every.items())))] if every else []
-
-
-def moved(rates: Mapping[int, Mapping[str, float]]) -> str:
+def moved(rates: Mapping[str, Mapping[str, float]]) -> str:
     """Rates by size and way, in bytes read and written in a second."""
     ways = list(next(iter(rates.values())))
     rows = [
-        [f"{size >> 20} MB", *(f"{of[way] / 1e9:.0f} ({of[way] / of['copy']:.0%})" for way in ways)]
-        for size, of in rates.items()
+        [size, *(f"{of[way] / 1e9:.0f} ({of[way] / of['copy']:.0%})" for way in ways)]
+        for size, of in sorted(rates.items(), key=lambda item: int(item[0].split()[0]))
     ]
     told = "GB/s read and written, and share of a plain copy. `add`, the atomic sum, passes over memory three times."
     return "\n\n".join([told, table(("size", *ways), rows)])
 
 
-def _beside(entry: Entry, _: Path) -> list[str]:
-    ways = {name: of for name, of in entry["data"].items() if isinstance(of, dict) and "hidden" in of}
+def beside(ways: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [
         [name, priority, f"{of[priority]['gemms']:.2f}", f"{of[priority]['moves']:.2f}"]
         for name, of in ways.items()
         for priority in ("same priority", "higher priority")
     ]
-    return [table(("transfers by", "their stream", "multiplications take", "transfers take"), rows)] if rows else []
-
-
-def _fitted(entry: Entry, _: Path) -> list[str]:
-    return [fenced("\n".join(entry["data"]["lines"]))] if "lines" in entry["data"] else []
-
-
-FIGURES = {
-    "kernels": _kernels,
-    "beside": _beside,
-    "profile": _fitted,
-    "whole": _fitted,
-    "profile-processes": _fitted,
-    "profile-nccl": _fitted,
-}
+    return table(("transfers by", "their stream", "multiplications take", "transfers take"), rows)
 
 
 def fenced(text: str) -> str:
     return f"```text\n{text}\n```"
 
 
-def lines(answers: Mapping[str, Entry]) -> str:
-    """A line for each probe in docs/gpu.md: on what it has run, or that it has not."""
-    rows = []
-    for probe in PROBES:
-        entry = answers.get(probe.name)
-        told = "not yet"
-        if entry and entry["device"] != "cpu" and "seconds" in entry:
-            told = f"{MARKS[reached(entry)]}, {entry['date'].split()[0]}"
-        rows.append([f"`{probe.name}`", probe.asks, told])
-    return table(("probe", "what it asks", "on a GPU"), rows)
-
-
-def with_record(text: str, answers: Mapping[str, Entry]) -> str:
-    """The page with this record between its marks."""
+def with_record(text: str, lines: Lines) -> str:
+    """docs/gpu.md with a line for each test between its marks: on what it has run, or that it has not."""
     before, _, rest = text.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:
         raise InputError("no place for the record", where=str(GPU_PAGE), fix=f"put {BEGIN} and {END} into it")
-    return f"{before}{BEGIN}\n\n{lines(answers)}\n\n{END}{after}"
-
-
-def shipped(files: Path) -> Profile | None:
-    """What a whole GPU took, fitted here where that was not done there."""
-    if (files / WHOLE).exists():
-        return profile.read(files / WHOLE)
-    measured = files / (WHOLE + MEASURED)
-    return fit.fit(measurements.read(measured)) if measured.exists() else None
+    every = by_question({test: line for test, line in lines.items() if line["device"] != "cpu"})
+    rows = []
+    for name, question in questions().items():
+        date = max((line["date"].split()[0] for line in every[name]), default="")
+        rows.append([name, question, f"{verdict(every[name])}, {date}" if date else "not yet"])
+    return f"{before}{BEGIN}\n\n{table(('test', 'what it asks', 'on a GPU'), rows)}\n\n{END}{after}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -168,14 +148,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu-page", type=Path, default=GPU_PAGE, metavar="PAGE", help="whose record is written anew")
     parser.add_argument("--profiles", type=Path, metavar="DIR", help="where a profile of the whole GPU goes")
     args = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="odc-record-") as own:
-        if not (answers := home(args.folders, Path(own))):
-            print("gpu_record: no answers in any of these folders", file=sys.stderr)
-            return 2
-        args.page.write_text(page(answers, Path(own)), encoding="utf-8")
-        args.gpu_page.write_text(with_record(args.gpu_page.read_text(encoding="utf-8"), answers), encoding="utf-8")
-        if args.profiles and (found := shipped(Path(own))):
-            profile.write(found, args.profiles / f"{found.model}-{found.gpu}.json")
+    lines: Lines = {}
+    for folder in args.folders:
+        lines |= recorded(folder)
+    if not lines:
+        print("gpu_record: no record in any of these folders", file=sys.stderr)
+        return 2
+    args.page.write_text(page(lines), encoding="utf-8")
+    args.gpu_page.write_text(with_record(args.gpu_page.read_text(encoding="utf-8"), lines), encoding="utf-8")
+    measured = [folder / WHOLE for folder in args.folders if (folder / WHOLE).exists()]
+    if args.profiles and measured:
+        found = fit.fit(measurements.read(measured[-1]))
+        profile.write(found, args.profiles / f"{found.model}-{found.gpu}.json")
     return 0
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PLACES = [str(place) for place in (HERE, ROOT, ROOT / "lib") if place == HERE or (place / "odc_engine").is_dir()]
+HELPERS = ROOT / "tests/helpers"
+PLACES = [str(HERE), str(HELPERS)]
+PLACES += [str(place) for place in (ROOT, ROOT / "lib") if (place / "odc_engine").is_dir()]
 
 sys.path[:0] = [place for place in PLACES if place not in sys.path]
 _told = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]

@@ -1,142 +1,119 @@
-"""What came home of a ladder, as a page, as docs/gpu.md's record and as a profile. Probes' answers are made up."""
+"""What came home from a GPU, as a page, as docs/gpu.md's record and as a profile. The record's lines are made up."""
 
 import json
 
 import gpu_record as record
 import pytest
-from gpu_record import BEGIN, END
-from ladder import pack
+from gpu_record import BEGIN, END, WHOLE
+from own_process import RECORD
 
-from odc_engine.doctor.probes.base import ABSENT, FAILED, OK
-from odc_engine.doctor.probes.every import PROBES
-from odc_engine.measuring.probes import MEASURED, MODEL, WHOLE
 from odcsim import profile
 from odcsim.errors import InputError
 from odcsim.fitting import measurements
 from odcsim.fitting.measurements import Compute, Measurements
 
-
-def entry(name, status=OK, device="cuda", again=None, **data):
-    probe = next(probe for probe in PROBES if probe.name == name)
-    told = {"name": name, "rung": probe.rung, "asks": probe.asks, "status": status, "found": f"{name} was asked"}
-    clocks = {"before": {"sm_mhz": 345.0}, "after": {"sm_mhz": 1980.0}}
-    told |= {"date": "2026-11-22 10:00:00", "seconds": 12.0, "clocks": clocks, "xids": [], "data": data}
-    return told | {"device": device} | ({"again": again} if again else {})
+MODEL = "qwen2.5-0.5b"
+TIMES = "threads: times of steps"
 
 
-@pytest.fixture
-def files(tmp_path):
-    """What probes leave."""
-    (tmp_path / "profile.json").write_text("{}")
-    return tmp_path
+def line(place, case, outcome="passed", device="cuda", **more):
+    told = {"test": f"tests/gpu/test_gpu_{place}.py::test_{case}", "outcome": outcome, "device": device}
+    told |= {"date": "2026-11-22 10:00:00", "seconds": 12.0, "clocks": ["345 MHz", "1980 MHz"], "figures": {}}
+    return told | more
 
 
-def home(folder, files, *entries):
-    """As a ladder brings it."""
+def home(folder, *lines):
     folder.mkdir()
-    for rung in {entry["rung"] for entry in entries}:
-        mine = [entry for entry in entries if entry["rung"] == rung]
-        told = {"schema": 1, "rung": rung, "device": mine[0]["device"], "left_out": [], "answers": mine}
-        (folder / f"answers-{rung}.json").write_text(json.dumps(told))
-    pack([path for path in files.iterdir() if path.is_file()], files, folder / "logs-2.tar.gz")
+    (folder / RECORD).write_text("\n".join(map(json.dumps, lines)))
     return folder
 
 
-def test_a_page_has_every_probe_and_what_failed_with_its_last_words(files):
-    answers = {
-        "versions": entry("versions", smi="NVIDIA H200, 580"),
-        "kernels": entry("kernels", reached=False),
-        "times": entry(
-            "times", FAILED, said="Traceback\nKeyError: 7", again={"status": OK, "found": "fine when waited for"}
-        ),
-        "beside": entry("beside", ABSENT),
-        "whole": entry("whole", lines=["seconds of a layer"]),
+def of(*lines):
+    return {each["test"]: each for each in lines}
+
+
+def test_every_test_asks_a_question_of_its_own():
+    asked = record.questions()
+    assert len(set(asked.values())) == len(asked) >= 25
+    assert all(text.endswith(("?", ".")) for text in asked.values())
+
+
+def test_a_page_has_every_test_and_what_failed_with_its_last_words():
+    said = {"why": "assert 1 == 2", "said": "Traceback\nKeyError: 7"}
+    page = record.page(
+        of(
+            line("machine", "what_is_here", figures={"gpu": "NVIDIA H200"}),
+            line("threads", "times_of_steps[on-demand]"),
+            line("threads", "times_of_steps[collective]", "failed", **said),
+            line("kernels", "sanitizer[memcheck]", "skipped", why="compute-sanitizer is not installed"),
+        )
+    )
+    told = {
+        "machine: what is here": "passed | 12 s",
+        TIMES: "**1 of 2 failed** | 24 s",
+        "kernels: sanitizer": "cannot run there | 12 s",
     }
-    page = record.page(answers, files)
-    for probe in PROBES:
-        told = {"kernels": "**not reached**", "times": "**not reached**", "beside": "cannot be asked there"}
-        told |= dict.fromkeys(("versions", "whole"), "reached")
-        assert f"| `{probe.name}` | {probe.asks} | {told.get(probe.name, 'not asked')} |" in page
-    assert "NVIDIA H200, 580" in page
-    assert "KeyError: 7" in page
-    assert "Again, with every kernel waited for: ok, fine when waited for" in page
-    assert "sm_mhz 345; after sm_mhz 1980" in page
-    assert "seconds of a layer" in page
+    for name, question in record.questions().items():
+        assert f"| {name} | {question} | {told.get(name, 'not run | ')} |" in page
+    for words in ('gpu: "NVIDIA H200"', "KeyError: 7", "assert 1 == 2", "before: 345 MHz; after: 1980 MHz"):
+        assert words in page
+    assert f"## {TIMES}" in page
+    assert "## kernels: rates" not in page
 
 
-def test_a_probe_that_was_under_way_is_no_passed_one(files):
-    told = {"name": "times", "rung": 1, "asks": "?", "status": "under way", "date": "today", "data": {}}
-    page = record.page({"times": told | {"device": "cuda"}}, files)
-    assert "## times" in page
-    assert f"| `times` | {next(p.asks for p in PROBES if p.name == 'times')} | not asked |" in page
-
-
-def test_of_several_folders_the_later_ones_count(tmp_path, files):
-    one = home(tmp_path / "one", files, entry("times", FAILED), entry("kernels"))
-    other = home(tmp_path / "other", files, entry("times"))
-    into = tmp_path / "into"
-    into.mkdir()
-    answers = record.home([one, other], into)
-    assert {name: told["status"] for name, told in answers.items()} == {"times": OK, "kernels": OK}
-    assert (into / "profile.json").exists()
+def test_rates_are_told_beside_a_copy_s_and_products_beside_transfers():
+    rates = {size: {"copy": 4e12, "gather": share * 4e12} for size, share in (("16 MB", 0.84), ("1 MB", 0.5))}
+    way = {"gemms": 1.25, "moves": 3.0}
+    ways = {"copy engine": {"same priority": way, "higher priority": way, "hidden": 0.9}}
+    text = "\n".join(record.section(line("kernels", "rates", figures=rates | ways | {"copies": {"one by one": 3}})))
+    assert text.index("| 1 MB | 4000 (100%) | 2000 (50%) |") < text.index("| 16 MB | 4000 (100%) | 3360 (84%) |")
+    assert text.count("| 1.25 | 3.00 |") == 2
+    assert 'copies: {"one by one": 3}' in text
 
 
 @pytest.fixture
-def measured(files):
+def measured():
     """Of a whole GPU, not fitted there."""
     rows = [
         Compute(kind, tokens, float(tokens * tokens), 1e-7 * tokens + 1e-12 * tokens**2 + 1e-3, samples=1)
         for kind in ("forward", "backward", "head")
         for tokens in (1000, 2000, 4000, 8000, 16000)
     ]
-    found = Measurements(MODEL, "h200", tuple(rows), hardware="all SMs of NVIDIA H200", dtype="bfloat16")
-    measurements.write(found, files / (WHOLE + MEASURED))
-    return files
+    return Measurements(MODEL, "h200", tuple(rows), hardware="all SMs of NVIDIA H200", dtype="bfloat16")
 
 
 def test_the_command_writes_page_record_and_profile(tmp_path, measured):
-    folder = home(tmp_path / "home", measured, entry("times"), entry("whole"))
+    """Of several folders the later ones count."""
+    case = "times_of_steps[deferred]"
+    first = home(tmp_path / "first", line("threads", case, "failed"), line("peers", "gloo"))
+    folder = home(tmp_path / "home", line("threads", case))
+    measurements.write(measured, folder / WHOLE)
     page, gpu_page = tmp_path / "page.md", tmp_path / "gpu.md"
     gpu_page.write_text(f"before\n\n{BEGIN}\nstale\n{END}\n\nafter\n")
-    asked = [str(folder), "-o", str(page), "--gpu-page", str(gpu_page), "--profiles", str(tmp_path)]
-    assert record.main(asked) == 0
+    where = ["-o", str(page), "--gpu-page", str(gpu_page), "--profiles", str(tmp_path)]
+    assert record.main([str(first), str(folder), *where]) == 0
     told = gpu_page.read_text()
     assert told.startswith("before")
     assert told.endswith("after\n")
     assert "stale" not in told
-    assert f"| `times` | {next(p.asks for p in PROBES if p.name == 'times')} | reached, 2026-11-22 |" in told
-    assert told.count("not yet") == len(PROBES) - 2
+    assert f"| {TIMES} | {record.questions()[TIMES]} | passed, 2026-11-22 |" in told
+    assert told.count("not yet") == len(record.questions()) - 2
     known = profile.read(tmp_path / f"{MODEL}-h200.json")
     assert (known.gpu, known.fidelity) == ("h200", "calibrated")
-    assert "## times" in page.read_text()
+    assert f"## {TIMES}" in page.read_text()
 
 
-def test_a_rehearsal_on_a_cpu_is_no_run_on_a_gpu(tmp_path, files):
-    folder = home(tmp_path / "home", files, entry("times", device="cpu"))
-    into = tmp_path / "into"
-    into.mkdir()
-    assert "not yet" in record.lines(record.home([folder], into))
-    assert "reached" not in record.lines(record.home([folder], into))
+def test_a_cpu_that_stood_in_is_no_run_on_a_gpu():
+    told = record.with_record(f"{BEGIN}{END}", of(line("threads", "times_of_steps[deferred]", device="cpu")))
+    assert told.count("not yet") == len(record.questions())
 
 
-def test_folders_without_answers_leave_the_pages_as_they_are(tmp_path, capsys):
+def test_folders_without_a_record_leave_the_pages_as_they_are(tmp_path, capsys):
     assert record.main([str(tmp_path), "-o", str(tmp_path / "page.md")]) == 2
     assert not (tmp_path / "page.md").exists()
-    assert "no answers" in capsys.readouterr().err
+    assert "no record" in capsys.readouterr().err
 
 
 def test_a_page_without_a_place_for_it_is_refused():
     with pytest.raises(InputError, match="no place for the record"):
         record.with_record("text", {})
-
-
-def test_rates_of_kernels_stand_beside_the_copys():
-    rates = {"copy": 4e12, "gather": 3.2e12, "write": 4e12, "add": 1e12}
-    [told] = record._kernels({"data": {"bytes_per_second_of_16_MB": rates, "right": {}}}, None)
-    assert "| 16 MB | 4000 (100%) | 3200 (80%) | 4000 (100%) | 1000 (25%) |" in told
-
-
-def test_what_multiplications_and_transfers_cost_each_other_is_told():
-    way = {"gemms": 1.25, "moves": 3.0}
-    text = record._beside({"data": {"copy": {"same priority": way, "higher priority": way, "hidden": 0.9}}}, None)[0]
-    assert text.count("| 1.25 | 3.00 |") == 2

@@ -1,275 +1,208 @@
-"""The ladder, of probes that answer, fail and hang: what is asked in which order, and what comes home of it."""
+"""The commands of `make validate-gpu`, and tests of a GPU that pass, fail, crash and hang in processes of their own."""
 
 import json
+import os
 import subprocess
 import sys
-import tarfile
 import time
-from dataclasses import replace
-from pathlib import Path
 
-import ladder
-import ours
-import probing
+import own_process
 import pytest
 import validate_gpu
-from ladder import Ladder, pack
-from probing import probe
 from scripts import ROOT
 
-from odc_engine.doctor.probes.asking import Result
-from odc_engine.doctor.probes.base import ABSENT, CPU, FAILED, OK, Absent, Answer
-from odc_engine.doctor.probes.driver import Gpu
-from odc_engine.doctor.probes.every import PROBES
+CONFTEST = """
+from own_process import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_runtest_protocol
+"""
+TESTS = """
+import ctypes, os, subprocess, sys, time
+import pytest
+
+pytestmark = [pytest.mark.gpu, pytest.mark.limit(30)]
+
+def test_good(record_property):
+    record_property("rate", 1.5)
+
+def test_absent():
+    pytest.skip("nothing to ask")
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_wrong(number):
+    print("nvshmem: no transport")
+    assert number == 2
+
+def test_exits():
+    os._exit(7)
+
+def test_crashes():
+    os.kill(os.getpid(), 11)
+
+@pytest.mark.limit(2)
+def test_hangs():
+    print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
+    ctypes.PyDLL(None).sleep(60)  # keeps the interpreter to itself, as a library's call may
+
+@pytest.fixture
+def gpu():
+    raise RuntimeError
+
+def test_of_a_gpu_alone(gpu):
+    pass
+"""
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    probing.written(tmp_path, monkeypatch)
-    for name in ("keep", "out"):
-        (tmp_path / name).mkdir()
-    return tmp_path
+def run(tmp_path):
+    """`run(*words)` runs these tests and returns what pytest printed, and the record."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_made_up.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu: needs a GPU\n")
+
+    def called(*words):
+        command = [sys.executable, "-m", "pytest", "-c", "pytest.ini", "-p", "no:cacheprovider", "-p", "no:dash", "-ra"]
+        env = os.environ | {"PYTHONPATH": f"{ROOT / 'tests/helpers'}:{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        done = subprocess.run([*command, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        lines = own_process.recorded(tmp_path / "home")
+        return done.stdout, {name.partition("::")[2]: line for name, line in lines.items()}
+
+    return called
 
 
-def ladder_of(folder, *probes, **more):
-    heard = []
-    return Ladder(folder / "keep", folder / "out", probes, CPU, say=heard.append, **more), heard
-
-
-def answers(folder, rung=1):
-    told = json.loads((folder / "out" / f"answers-{rung}.json").read_text())
-    return {entry["name"]: entry for entry in told["answers"]}
+def gone(pid):
+    for _ in range(250):
+        try:
+            os.kill(pid, 0)
+            with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
+                if stat.read().rpartition(")")[2].split()[0] in "ZX":
+                    return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.02)
+    return False
 
 
 @pytest.mark.slow
-def test_probes_that_fail_or_hang_stop_no_other_and_all_comes_home(folder):
-    wrong, hangs, exits = probe("wrong"), probe("hangs", 2.0), probe("exits")
-    climber, heard = ladder_of(folder, wrong, hangs, exits, probe("absent"), probe("good"))
-    climber.climb(1)
-    home = answers(folder)
-    assert {name: entry["status"] for name, entry in home.items()} == {
-        "wrong": FAILED,
-        "hangs": FAILED,
-        "exits": FAILED,
-        "absent": ABSENT,
-        "good": OK,
+def test_tests_that_fail_or_hang_stop_no_other_and_all_are_recorded(run):
+    printed, record = run("--cpu", "--home", "home")
+    assert "4 failed, 2 passed, 2 skipped" in printed
+    assert {name: line["outcome"] for name, line in record.items()} == {
+        "test_good": "passed",
+        "test_absent": "skipped",
+        "test_wrong[1]": "failed",
+        "test_wrong[2]": "passed",
+        "test_exits": "failed",
+        "test_crashes": "failed",
+        "test_hangs": "failed",
+        "test_of_a_gpu_alone": "skipped",
     }
-    assert home["hangs"]["data"]["half"] == [1, 2]
-    assert "Fatal Python error: Aborted" in home["hangs"]["data"]["said"]
-    assert [line.split()[:2] for line in heard[:5]] == [
-        ["NO", "wrong"],
-        ["NO", "hangs"],
-        ["NO", "exits"],
-        ["--", "absent"],
-        ["ok", "good"],
-    ]
-    assert sorted(path.name for path in (folder / "out").iterdir()) == ["answers-1.json", "logs-1.tar.gz"]
-    with tarfile.open(folder / "out" / "logs-1.tar.gz") as archive:
-        names = archive.getnames()
-    assert {"wrong.log", "hangs.log", "hangs.figures", "wrong-again.log", "good.answer"} <= set(names)
-    assert not climber.good()
+    assert record["test_good"]["figures"] == {"rate": 1.5}
+    assert record["test_absent"]["why"] == "nothing to ask"
+    assert record["test_of_a_gpu_alone"]["why"] == "a CPU cannot stand in for a GPU here"
+    assert record["test_wrong[1]"]["why"].startswith("assert 1 == 2")
+    assert "nvshmem: no transport" in record["test_wrong[1]"]["said"]
+    assert record["test_exits"]["why"] == "ended with 7, and without a report"
+    assert record["test_crashes"]["why"] == "ended with -11, and without a report"
+    assert "in test_crashes" in record["test_crashes"]["said"]
+    hung = record["test_hangs"]
+    assert hung["why"] == f"no end within {2 * own_process.PACE:g} s"
+    assert "in test_hangs" in hung["said"]
+    assert gone(int(next(line for line in hung["said"].splitlines() if line.isdecimal())))
 
 
-def test_what_failed_is_asked_again_slowly_after_all_others(folder):
-    climber, heard = ladder_of(folder, probe("blocking"), probe("good"))
-    climber.climb(1)
-    assert ["blocking" in heard[0], "good" in heard[1], "again, slowly: ok" in heard[2]] == [True] * 3
-    entry = answers(folder)["blocking"]
-    assert (entry["status"], entry["again"]["status"]) == (FAILED, OK)
-    assert not climber.good()
+@pytest.mark.skipif(own_process.gpus() > 0, reason="there is a GPU here")
+def test_without_a_gpu_all_are_skipped_and_none_is_started(run):
+    printed, record = run("--home", "home")
+    assert "8 skipped" in printed
+    assert {line["why"] for line in record.values()} == {own_process.NO_GPU}
 
 
-def test_the_same_command_goes_on_with_what_is_missing_then_with_what_failed(folder):
-    probes = [probe("wrong"), probe("good"), probe("absent"), probe("leaves", name="last")]
-    first, _ = ladder_of(folder, *probes[:3])
-    first.climb(1)
-    second, heard = ladder_of(folder, *probes)
-    second.climb(1)
-    assert [line.split()[1] for line in heard] == ["last", "absent", "wrong", "slowly:"][: len(heard)]
-    assert [line.split()[0] for line in heard[:3]] == ["ok", "--", "NO"]
-
-
-def test_a_rung_is_asked_alone_and_keeps_its_own_files(folder):
-    climber, heard = ladder_of(folder, probe("good"), probe("leaves", rung=3))
-    climber.climb(3)
-    assert [line.split()[1] for line in heard] == ["leaves"]
-    (folder / "keep" / "measured.npz").write_text("of the second rung")
-    climber.climb(1)
-    assert list(answers(folder)) == ["good"]
-    with tarfile.open(folder / "out" / "logs-1.tar.gz") as archive:
-        assert set(archive.getnames()) == {"good.answer", "good.figures", "good.log"}
-    assert climber._files(2) == [folder / "keep" / "measured.npz"]
-
-
-def test_what_is_too_long_for_the_time_that_is_left_waits_for_the_next_time(folder, monkeypatch):
-    monkeypatch.setattr(ladder, "BUDGET", 30.0)
-    climber, heard = ladder_of(folder, probe("good", 100.0, "long"), probe("good", 50.0, "shorter"), probe("good"))
-    climber.climb(1)
-    assert [line.split()[1] for line in heard] == ["long", "shorter", "good"]
-    assert list(answers(folder)) == ["shorter", "good"]  # half of what it may take is enough to begin
-    assert answers(folder)["shorter"]["limit"] <= 28.0
-
-
-def killed(folder, *, after):
-    """The ladder's process is killed once this is in the answers that have come home."""
-    code = f"""
-import sys
-from pathlib import Path
-sys.path[:0] = {[str(ROOT / "docs/studies"), str(ROOT / "tests/helpers")]!r}
-from odc_engine.doctor.probes import apart
-apart.BEAT = 0.1
-from ladder import Ladder
-from probing import probe
-Ladder(Path({str(folder / "keep")!r}), Path({str(folder / "out")!r}), [probe("good"), probe("hangs")], "cpu").climb(1)
-"""
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
-    path = folder / "out" / "answers-1.json"
-    while not (path.exists() and after in path.read_text()):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-
-
-def test_a_ladder_that_is_killed_has_brought_home_what_was_known_and_leaves_no_probe(folder):
-    killed(folder, after='"half"')
-    home = answers(folder)
-    assert home["good"]["status"] == OK
-    assert (home["hangs"]["status"], home["hangs"]["data"]) == (ladder.UNDER_WAY, {"half": [1, 2]})
-    pid = next(line for line in (folder / "keep/hangs.log").read_text().splitlines() if line.isdecimal())
-    assert probing.gone(int(pid))
-    climber, heard = ladder_of(folder, probe("good"), probe("hangs", 1.0))
-    climber.climb(1)
-    assert [line.split()[:2] for line in heard[:1]] == [["NO", "hangs"]]
-
-
-def test_one_probe_is_asked_anew_whatever_is_known(folder):
-    climber, heard = ladder_of(folder, probe("good"))
-    climber.climb(1)
-    climber.climb(1)
-    climber.one(probe("good"))
-    assert len(heard) == 2
-    assert climber.good()
-
-
-def test_a_bound_that_is_not_reached_is_not_asked_again_slowly(folder, monkeypatch):
-    def ask(probe, *_, **__):
-        asked.append(probe.name)
-        return Result(probe, Answer(OK, "too slow", {"reached": False}), 1.0)
-
-    asked = []
-    monkeypatch.setattr(ladder.asking, "ask", ask)
-    climber, _ = ladder_of(folder, probe("good", measures=True))
-    climber.climb(1)
-    assert asked == ["good"]
-    assert not climber.good()
-
-
-def test_what_comes_home_fits_whatever_was_left(tmp_path, monkeypatch):
-    import numpy as np
-
-    monkeypatch.setattr(ladder, "LARGEST", 3 << 20)
-    (tmp_path / "small").write_text("words")
-    for name in ("one", "two", "three"):
-        (tmp_path / name).write_bytes(np.random.default_rng(0).bytes(1_200_000))
-    left_out = pack([tmp_path / name for name in ("one", "two", "three", "small")], tmp_path, tmp_path / "all.tar.gz")
-    assert len(left_out) >= 1
-    assert "small" not in left_out
-    assert (tmp_path / "all.tar.gz").stat().st_size < 3 << 20
-
-
-def test_limits_of_a_rung_leave_its_command_under_nine_minutes():
-    for rung in (rungs := {each.rung for each in PROBES}):
-        mine = [each.seconds + ladder.OVERHEAD for each in PROBES if each.rung == rung]
-        assert sum(mine) <= ladder.BUDGET == 540
-    assert 2 * len(rungs) <= 8  # files that come home
+def test_a_line_that_was_cut_off_takes_no_other_along(tmp_path):
+    whole = [json.dumps({"test": name, "outcome": outcome}) for name, outcome in (("a", "failed"), ("a", "passed"))]
+    (tmp_path / own_process.RECORD).write_text("\n".join([*whole, '{"test": "b", "out']))
+    assert own_process.recorded(tmp_path) == {"a": {"test": "a", "outcome": "passed"}}
+    assert own_process.recorded(tmp_path / "nothing") == {}
 
 
 @pytest.fixture
-def here(monkeypatch, tmp_path):
-    """A machine with a GPU, where every probe passes but one that cannot be asked."""
-    asked = []
-
-    def ask(probe, *_, **__):
-        asked.append(probe.name)
-        return Result(probe, Answer(ABSENT if probe.name == "nvshmem" else OK, ""), 1.0)
-
-    monkeypatch.setattr(validate_gpu, "first_gpu", lambda: Gpu("a GPU", 132, (9, 0), (13, 0), 1))
-    monkeypatch.setattr(ladder.asking, "ask", ask)
-    monkeypatch.chdir(tmp_path)
-    return asked, tmp_path / "out"
-
-
-def names(*rungs):
-    return [probe.name for probe in PROBES if probe.rung in rungs]
+def collected():
+    """All tests of tests/gpu, with the seconds of each."""
+    code = f"""
+import json, pytest, sys
+class Seen:
+    def pytest_collection_finish(self, session):
+        print("seen", json.dumps({{item.nodeid: item.get_closest_marker("limit").args[0] for item in session.items}}))
+sys.exit(pytest.main(["-q", "--collect-only", "-m", "gpu", "--strict-markers", {str(ROOT / "tests/gpu")!r}], [Seen()]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("seen "))[5:])
 
 
-@pytest.mark.parametrize(("rungs", "asked"), [((), (1, 2, 3)), ((2,), (2,)), ((1, 3), (1, 3))])
-def test_the_command_asks_the_rungs_that_it_is_told(here, rungs, asked):
-    assert validate_gpu.main([*map(str, rungs), "--out", str(here[1])]) == 0
-    assert here[0] == names(*asked)
-    assert Path("validation-gpu.partial/entries.json").exists()
-    assert len(list(here[1].iterdir())) == 2 * len(asked)
+def test_a_rung_takes_at_most_nine_minutes_whatever_hangs(collected):
+    places = [name for names in validate_gpu.RUNGS.values() for name in names]
+    assert {path.stem for path in (ROOT / "tests/gpu").glob("test_*.py")} == {f"test_gpu_{name}" for name in places}
+    for names in validate_gpu.RUNGS.values():
+        files = {f"tests/gpu/test_gpu_{name}.py" for name in names}
+        limits = [seconds for test, seconds in collected.items() if test.partition("::")[0] in files]
+        assert limits
+        assert sum(limits) + len(limits) * own_process.LAST_WORDS <= 540
 
 
-def test_several_gpus_are_asked_more(here, monkeypatch):
-    monkeypatch.setattr(validate_gpu, "first_gpu", lambda: Gpu("a GPU", 132, (9, 0), (13, 0), 8))
-    assert validate_gpu.main(["--out", str(here[1])]) == 0
-    assert here[0] == names(1, 2, 3, 4)
+@pytest.fixture
+def commands(monkeypatch):
+    """What is started on a machine with a GPU."""
+    started = []
+
+    def run(command, check):  # noqa: ARG001
+        started.append([os.path.basename(word) for word in command if word.endswith(".py")])  # noqa: PTH119
+        return subprocess.CompletedProcess(command, codes.pop(0) if codes else 0)
+
+    codes = []
+    monkeypatch.setattr(validate_gpu, "gpus", lambda: 1)
+    monkeypatch.setattr(validate_gpu.subprocess, "run", run)
+    return started, codes
 
 
-def test_one_probe_alone(here):
-    assert validate_gpu.main(["--only", "times", "--out", str(here[1])]) == 0
-    assert here[0] == ["times"]
+def files(*rungs):
+    return [[f"test_gpu_{name}.py" for name in validate_gpu.RUNGS[rung]] for rung in rungs]
+
+
+def test_the_command_runs_the_rungs_that_it_is_told(commands, monkeypatch, tmp_path):
+    assert validate_gpu.main(["--out", str(tmp_path)]) == 0
+    assert validate_gpu.main(["3", "--out", str(tmp_path)]) == 0
+    monkeypatch.setattr(validate_gpu, "gpus", lambda: 8)
+    assert validate_gpu.main(["--out", str(tmp_path)]) == 0
+    assert commands[0] == [*files(1, 2, 3), *files(3), *files(1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(("codes", "status"), [([5, 5, 0], 0), ([0, 1, 0], 1)])
+def test_a_test_that_fails_is_told_and_stops_no_rung(commands, tmp_path, codes, status):
+    commands[1].extend(codes)
+    assert validate_gpu.main(["--out", str(tmp_path)]) == status
+    assert len(commands[0]) == 3
+
+
+def test_the_same_command_leaves_out_what_has_passed(tmp_path):
+    lines = [{"test": f"tests/gpu/x.py::{name}", "outcome": name} for name in ("passed", "failed", "skipped")]
+    (tmp_path / own_process.RECORD).write_text("\n".join(map(json.dumps, lines)))
+    words = validate_gpu.command(1, tmp_path, False)
+    assert [word for word in words if word.startswith("--deselect")] == ["--deselect=tests/gpu/x.py::passed"]
 
 
 def test_without_a_gpu_it_says_so_in_a_line_and_leaves_nothing(monkeypatch, tmp_path, capsys):
-    def nothing():
-        raise Absent("no GPU: the driver sees none")
-
-    monkeypatch.setattr(validate_gpu, "first_gpu", nothing)
+    monkeypatch.setattr(validate_gpu, "gpus", lambda: 0)
     assert validate_gpu.main(["--out", str(tmp_path / "out")]) == 3
-    assert capsys.readouterr().err == "validate-gpu: no GPU: the driver sees none\n"
+    assert capsys.readouterr().err == "validate-gpu: no GPU: NVIDIA's driver sees none\n"
     assert not list(tmp_path.iterdir())
 
 
-def test_it_finds_what_it_needs_from_any_folder(tmp_path):
-    """And so do the processes of its probes."""
-    script, out = Path(validate_gpu.__file__), tmp_path / "out"
-    bare = sys._base_executable  # where nothing of ours is installed
-    command = [bare, script, "--cpu", "--only", "versions", "--out", out]
-    packages = str(Path(__import__("numpy").__file__).parents[1])
-    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": packages}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "stands in" in done.stdout
-
-
-def test_places_are_named_once():
-    assert len(ours.PLACES) == len(set(ours.PLACES)) == 2
-
-
 @pytest.mark.slow
-def test_a_probe_of_another_pace_has_as_much_less_time(folder):
-    climber, heard = ladder_of(folder, probe("hangs", 20.0), pace=0.1)
-    start = time.monotonic()
-    climber.climb(1)
-    assert time.monotonic() - start < 15
-    assert "no answer within 2 s" in heard[0]
-
-
-def test_entries_say_what_a_reader_needs():
-    result = Result(replace(PROBES[0]), Answer(OK, "x", {}), 1.0, 30.0, "2026-11-22 10:00:00", ({"sm_mhz": 1.0}, {}))
-    assert set(ladder.as_entry(result)) == {
-        "name",
-        "asks",
-        "seconds",
-        "status",
-        "found",
-        "data",
-        "rung",
-        "limit",
-        "date",
-        "clocks",
-        "xids",
-    }
+def test_a_cpu_stands_in_from_any_folder(tmp_path):
+    """Every test that does not need the GPU itself passes, and no test is left out of the record."""
+    command = [sys.executable, ROOT / "docs/studies/validate_gpu.py", "1", "2", "3", "4", "--cpu", "--out", "home"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    outcomes = [line["outcome"] for line in own_process.recorded(tmp_path / "home").values()]
+    assert set(outcomes) == {"passed", "skipped"}
+    assert outcomes.count("passed") >= 25

@@ -21,8 +21,7 @@ from typing import Any
 
 from machines import CARD, Machine, Machines
 from pool import PRELOAD, START, TIMEOUT
-
-from odc_engine.doctor.probes.ranks import answers
+from ranks import answers
 
 PORT = 29500  # each machine has all ports to itself
 

@@ -2,6 +2,7 @@
 
 NEEDS = {
     "torch": [
+        "gpu/test_*.py",
         "odc_engine",
         "docs/test_[cprtv]*.py",
         "benchmarks/test_bench_causes.py",

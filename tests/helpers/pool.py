@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 
-from odc_engine.doctor.probes.ranks import answers
+from ranks import answers
 
 TIMEOUT = 60.0  # seconds that one call may take
 START = 120.0  # seconds for processes to come up, on a loaded machine

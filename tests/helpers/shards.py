@@ -1,14 +1,14 @@
-"""Cases for what the kernels must do (odc_engine.doctor.probes.shards), drawn, and kernels that run on a CPU."""
+"""Cases for what the kernels must do (shard_laws), drawn, and kernels that run on a CPU."""
 
 import importlib.util
 import os
 
 from hypothesis import strategies as st
-
-from odc_engine.doctor.probes.shards import (
+from shard_laws import (
     DTYPES,
     Case,
     check_add,
+    check_far_apart,
     check_gather,
     check_sums,
     check_total,
@@ -19,6 +19,7 @@ __all__ = [
     "Case",
     "cases",
     "check_add",
+    "check_far_apart",
     "check_gather",
     "check_sums",
     "check_total",

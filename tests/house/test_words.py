@@ -77,7 +77,7 @@ NEW = 6
 # What else is called so: what torch calls its own, and what every training step has.
 ELSEWHERE = {"dtype", "reshard", "streams", "attention", "loss", "optimizer", "stack"}
 # The first try what there is, as tests do; the second say it in other trainers' words.
-SPREAD = ("odc_engine/doctor/probes/", "odcsim/neighbours/")
+SPREAD = "odcsim/neighbours/"
 
 
 def choices_outside_a_recipe(files: Files) -> list[str]:

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import on_ranks
 
 from odc_engine.backends.nvshmem import library as nvshmem_library
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
-from odc_engine.doctor.probes.ranks import on_ranks
 from odc_engine.errors import PeerLost
 
 pytestmark = pytest.mark.slow

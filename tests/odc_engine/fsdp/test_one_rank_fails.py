@@ -15,6 +15,7 @@ import nets
 import pytest
 import work
 from fake_nvshmem import FakeNvshmem
+from ranks import on_ranks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from work import Case
@@ -23,7 +24,6 @@ from odc_engine import OnDemand
 from odc_engine.backends import machines
 from odc_engine.backends.shm import files, peers
 from odc_engine.doctor import abilities
-from odc_engine.doctor.probes.ranks import on_ranks
 from odc_engine.fsdp import on_demand
 from odc_engine.memory import arenas
 

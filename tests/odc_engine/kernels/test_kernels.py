@@ -51,9 +51,7 @@ def test_every_size_and_place(pools, kernel):
 
 
 def far_apart(_rank, writers, size):
-    from odc_engine.doctor.probes.shards import check_far_apart
-
-    check_far_apart(shards.interpreted(), "cpu", writers, size)
+    shards.check_far_apart(shards.interpreted(), "cpu", writers, size)
     return "held"
 
 
@@ -61,24 +59,6 @@ def far_apart(_rank, writers, size):
 def test_slots_may_end_behind_two_and_four_gigabytes(pools, size):
     """Memory that nobody touches is none."""
     assert pools(1).run(far_apart, 8, size) == ["held"]
-
-
-def heard(_rank, folder, room):
-    from odc_engine.doctor.probes import kernels
-    from odc_engine.doctor.probes.base import Hearing, answer
-
-    shards.interpreted()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "SMALL_ROOM", room)
-        found = answer("odc_engine.doctor.probes.kernels:large", Hearing(folder, "cpu", "large"))
-    return found.status, found.found
-
-
-def test_the_probe_of_large_units_asks_for_what_there_is_room_for(pools, tmp_path):
-    [(status, found)] = pools(1).run(heard, tmp_path, 8 << 30)
-    assert (status, found) == ("ok", "all right: slots of up to 5.0 GiB, shards of 301 elements for 4 devices")
-    [(status, found)] = pools(1).run(heard, tmp_path, 1 << 30)
-    assert (status, found) == ("absent", "there is room for 0.9 GB, and slots that pass 2 GiB take 2.7")
 
 
 def cut_off(_rank):

@@ -1,4 +1,4 @@
-"""Several processes on one GPU, for probes: each with a gloo group in place."""
+"""Call a function in several processes of this machine, each with a gloo group in place."""
 
 import contextlib
 import multiprocessing as mp
