@@ -76,7 +76,7 @@ OLDEST = {"sync", "recompute", "sharding", "accumulate", "exchange"}  # which mo
 NEW = 6
 # What else is called so: what torch calls its own, and what every training step has.
 ELSEWHERE = {"dtype", "reshard", "streams", "attention", "loss", "optimizer", "stack"}
-# The first try what there is, as tests do; the second say it in other trainers' words.
+# Which say it in other trainers' words.
 SPREAD = "odcsim/neighbours/"
 
 
