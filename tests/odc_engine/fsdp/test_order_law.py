@@ -10,10 +10,10 @@ import torch
 from meetings_model import Case, Minibatch, _done, rank_of
 from torch import nn
 
+from odc_engine import OnDemand
 from odc_engine.fsdp import agreement, on_demand
 from odc_engine.fsdp.guards.every import Guards
 from odc_engine.fsdp.loop import Loop
-from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.fsdp.phase import Phase
 from odc_engine.record import Silence
 from odcsim.errors import InputError
