@@ -38,7 +38,7 @@ ROOMS = {  # of the simulator and of the engine: folders, "" for the files besid
     "shown": (SIM, ["show", "plots", "cli", "checking", "neighbours"]),
     "arenas": (ENGINE, ["backends", "memory", "places", "devices"]),
     "fsdp": (ENGINE, ["fsdp"]),
-    "trainers": (ENGINE, ["trainers", "packings", "watching"]),
+    "trainers": (ENGINE, ["trainers", "watching"]),
     "lab": (ENGINE, ["", "runs", "measuring", "decoder", "cli", "kernels", "doctor"]),
 }
 COMPARED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
