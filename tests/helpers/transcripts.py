@@ -63,9 +63,7 @@ def printed(asked: str, names: dict[str, Any]) -> str:
         return ""
     body = "\n".join(line.split(" ", 1)[1] for line in text.splitlines())
     said, code = _python(body, names) if text.startswith(">>> ") else _command(body)
-    lines = re.sub(
-        r"(\d\.\d{6})\d{4,}", r"\1", said.expandtabs()
-    ).splitlines()  # no more than any machine computes alike
+    lines = re.sub(r"(\d\.\d{6})\d{4,}", r"\1", said.expandtabs()).splitlines()  # digits that all machines share
     return "".join(f"{line.rstrip()}\n" for line in [*lines, *([f"[{code}]"] if code else [])])
 
 

@@ -137,7 +137,7 @@ def engine(end, other, arena, monkeypatch):
     alone = SimpleNamespace(every=lambda rows: rows, sum=lambda total: total, fail=nothing)
     known = {"rank": 0, "size": 2, "meets": False, "recorder": Silence(), "memory": there, "units": [unit]}
     vars(made).update(
-        known, _transfers=transfers, _loop=loop, _guards=Guards(loop), replicas=alone, scales=[1.0], _ahead=False
+        known, _transfers=transfers, _loop=loop, _guards=Guards(loop), replicas=alone, scales=[1.0], _hierarchical=False
     )
     loop.enter(Phase.OPEN)
     loop.minibatch.pushes = 0 if end == "look at nothing" else 1
