@@ -11,8 +11,8 @@ NEEDS = {
     ],
     "triton": ["odc_engine/kernels"],
     "nvshmem": ["odc_engine/backends/test_nvshmem.py", "odc_engine/backends/test_nvshmem_calls.py"],
-    "pyarrow": ["odcsim/reading/test_files.py"],
-    "tokenizers": ["odcsim/reading/test_tokenizing*.py"],
+    "pyarrow": ["odcsim/reading/test_[bnprtu]*.py", "odcsim/reading/test_files.py"],
+    "tokenizers": ["odcsim/reading/test_tokenizing*.py", "odcsim/reading/test_[bpu]*.py"],
     "transformers": [
         "odc_engine/trainers/test_hugging_face*.py",
         "odcsim/reading/test_tokenizing_alike.py",

@@ -1,12 +1,15 @@
-"""The traces that ship, against what they are made from."""
+"""Traces that ship, against what they are made from, and those that are drawn from a spec, against what it says."""
 
 import numpy as np
 import pytest
 import scripts
+from hypothesis import given
+from hypothesis import strategies as st
+from rowfiles import write
 from scripts import ROOT
 
-from odcsim.errors import InputError
-from odcsim.reading import load, named
+from odcsim.reading import draw, load, named
+from odcsim.reading.specs import exponential_quantiles
 
 ORIGINALS = ROOT.parent / "shared/lengths"
 MADE_FROM = scripts.load("traces/make_tables.py").RECORDED
@@ -20,12 +23,11 @@ def expanded(name):
 def test_every_name_loads_and_says_what_it_is():
     assert set(named.names()) == {"longalign", "swe-smith", "aime-rl", *MADE_FROM}
     for name in named.names():
-        trace, told = load(name.upper()), named.about(name)
+        trace, about = load(name.upper()), named.about(name)
         assert trace.name == name
-        assert told.kind in ("data", "shape, not data")
-        assert told.kind == ("data" if name in MADE_FROM else "shape, not data")
-        assert all((told.origin, told.licence, told.citation, told.note))
-        assert trace.origin == f"{told.kind}: {told.origin}"
+        assert about.kind == ("data" if name in MADE_FROM else "shape, not data")
+        assert all((about.origin, about.licence, about.citation, about.note))
+        assert trace.origin == f"{about.kind}: {about.origin}"
 
 
 @pytest.mark.parametrize(("name", "file"), MADE_FROM.items())
@@ -33,8 +35,7 @@ def test_tables_keep_the_figures_of_their_originals(name, file):
     if not (ORIGINALS / file).exists():
         pytest.skip("the recorded lengths are not here")
     original, table = load(ORIGINALS / file).lengths, expanded(name)
-    assert len(table) == len(original)
-    assert table.max() == original.max()
+    assert (len(table), table.max()) == (len(original), original.max())
     assert table.mean() == pytest.approx(original.mean(), abs=0.5)
     assert table.std() == pytest.approx(original.std(), rel=0.001)
     for q in (0.5, 0.99):
@@ -54,27 +55,62 @@ def test_longalign_is_the_truncated_exponential_it_says():
 def test_swe_smith_and_aime_have_their_published_moments():
     swe, aime = expanded("swe-smith"), expanded("aime-rl")
     assert np.median(swe) == pytest.approx(29_200, rel=0.01)
-    assert swe.max() == 65_536
     sigma = np.log(np.quantile(swe, 0.841345) / np.median(swe))
     assert 29_200 * np.exp(sigma**2 / 2) == pytest.approx(34_700, rel=0.02)
     assert aime.mean() == pytest.approx(9_000, abs=1)
-    assert aime.max() == 16_384
+    assert (swe.max(), aime.max()) == (65_536, 16_384)
 
 
-def test_an_unknown_name_is_told_the_nearest():
-    with pytest.raises(InputError, match="no trace is called 'longaling'; did you mean 'longalign'"):
-        load("longaling")
-
-
-def test_an_installed_package_finds_its_own_folder(tmp_path, monkeypatch):
+def test_where_names_are(tmp_path, monkeypatch):
+    """An installed package has a folder of its own; only data files are names."""
     monkeypatch.setattr(named, "__file__", str(tmp_path / "odcsim" / "reading" / "named.py"))
     assert named.folder() == tmp_path / "traces"
-    (tmp_path / "odcsim" / "_traces").mkdir(parents=True)
-    assert named.folder() == tmp_path / "odcsim" / "_traces"
-
-
-def test_only_data_files_are_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(named, "folder", lambda: tmp_path)
+    (own := tmp_path / "odcsim" / "_traces").mkdir(parents=True)
+    assert named.folder() == own
     for file in ("README.md", "make_tables.py", "one.json"):
-        (tmp_path / file).touch()
+        (own / file).touch()
     assert named.names() == ["one"]
+
+
+def test_a_spec_is_the_same_each_time_and_its_seed_matters():
+    spec = "lognormal:median=700,sigma=0.9,max=4096,spike=0.1"
+    one, again, other = (load(of).lengths.tolist() for of in (spec, f"{spec},seed=0", f"{spec},seed=1"))
+    assert one == again != other
+    assert (load(spec).size, load(f"{spec},samples=7").size) == (10_000, 7)
+
+
+def test_lognormal_has_its_median_spread_and_spike():
+    plain = np.log(load("LogNormal: median=700, sigma=0.9, samples=100000").lengths)
+    assert np.exp(np.median(plain)) == pytest.approx(700, rel=0.02)
+    assert plain.std() == pytest.approx(0.9, rel=0.02)
+    cut = load("lognormal:median=700,sigma=0.9,max=4096,spike=0.1,samples=100000")
+    assert (cut.lengths == 4096).mean() == pytest.approx(0.1 + 0.9 * (plain > np.log(4096)).mean(), abs=0.003)
+    assert cut.longest == 4096
+
+
+def test_other_shapes_have_their_ends():
+    assert set(load("uniform:min=3,max=6").lengths) == {3, 4, 5, 6}
+    assert set(load("fixed:length=9,samples=4").lengths) == {9}
+    assert load("lognormal:median=5,sigma=10,min=3").lengths.min() == 3
+    lengths = load("exponential:mean=16500,min=5500,max=65536,samples=100000").lengths
+    assert lengths.mean() == pytest.approx(16_500, rel=0.01)
+    assert 5500 <= lengths.min() < 5510 < 65_000 < lengths.max() <= 65536
+
+
+@given(st.integers(1, 1000), st.integers(10, 60_000), st.floats(0.005, 0.995))
+def test_the_truncated_exponential_has_its_mean_and_support(low, width, share):
+    mean = low + share * width
+    x = exponential_quantiles((np.arange(20_000) + 0.5) / 20_000, mean, low, low + width)
+    assert x.mean() == pytest.approx(mean, abs=0.002 * width)
+    assert low <= x.min()
+    assert x.max() <= low + width
+    assert (np.diff(x) >= 0).all()
+
+
+def test_draw_takes_passes_without_replacement(tmp_path):
+    path = str(write(tmp_path / "a.csv", [{"length": n} for n in range(1, 11)]))
+    lengths = draw(path, 25, 1)
+    assert sorted(lengths[:10]) == sorted(lengths[10:20]) == list(range(1, 11))
+    assert len(set(lengths[20:])) == 5
+    assert draw(path, 25, 1).tolist() == lengths.tolist() != draw(path, 25, 2).tolist()
+    assert draw("uniform:min=1,max=99,samples=3,seed=4", 9, 1).size == 9

@@ -1,10 +1,11 @@
 """Counts are those of transformers' own `apply_chat_template`, token for token, and of TRL's own masks."""
 
-import json
+from itertools import product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rowfiles import write
 from texts import CHATML, UNMARKED, WORDS, tokenizer_in
 from transformers import AutoTokenizer
 
@@ -32,10 +33,8 @@ def cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
-def written(folder, rows):
-    path = folder / "a.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+def counted(folder, rows, tokenizer):
+    return load(write(folder / "a.jsonl", rows), tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("template", [CHATML, UNMARKED, TOOLS], ids=["marked", "unmarked", "tools"])
@@ -45,32 +44,22 @@ def test_conversations_are_as_long_as_transformers_has_them(tmp_path, template, 
     folder = tokenizer_in(tmp_path / "tokenizer", template)
     theirs = AutoTokenizer.from_pretrained(folder)
     tools = [{"type": "function", "function": {"name": "add", "description": "ä", "parameters": {}}}]
-    trace = load(written(tmp_path, [{"messages": talk, "tools": tools} for talk in talks]), tokenizer=folder)
-    assert trace.lengths.tolist() == [
-        len(theirs.apply_chat_template(t, tools=tools, return_dict=True)["input_ids"]) for t in talks
-    ]
+    trace = counted(tmp_path, [{"messages": talk, "tools": tools} for talk in talks], folder)
+    made = [theirs.apply_chat_template(talk, tools=tools, return_dict=True) for talk in talks]
+    assert trace.lengths.tolist() == [len(one["input_ids"]) for one in made]
 
 
-TOOL = st.fixed_dictionaries(
-    {
-        "type": st.just("function"),
-        "function": st.fixed_dictionaries({"name": SAID}, optional={"parameters": st.just({})}),
-    }
+FUNCTION = st.fixed_dictionaries({"name": SAID}, optional={"parameters": st.just({})})
+TOOL = st.fixed_dictionaries({"type": st.just("function"), "function": FUNCTION})
+TURN = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant"]), "content": SAID | st.none()},
+    optional={"tool_calls": st.sampled_from([None, [{"id": "1"}]]), "reasoning": SAID | st.none()},
 )
-RAGGED = st.fixed_dictionaries(
-    {"messages": st.lists(
-        st.fixed_dictionaries(
-            {"role": st.sampled_from(["user", "assistant"]), "content": SAID | st.none()},
-            optional={"tool_calls": st.sampled_from([None, [{"id": "1"}]]), "reasoning": SAID | st.none()},
-        ),
-        min_size=1,
-        max_size=3,
-    )},
-    optional={
-        "tools": st.none() | st.lists(TOOL, max_size=2),
-        "chat_template_kwargs": st.none() | st.fixed_dictionaries({}, optional={"bos_token": SAID, "fancy": SAID}),
-    },
-)  # fmt: skip
+BESIDE = {
+    "tools": st.none() | st.lists(TOOL, max_size=2),
+    "chat_template_kwargs": st.none() | st.fixed_dictionaries({}, optional={"bos_token": SAID, "fancy": SAID}),
+}
+RAGGED = st.fixed_dictionaries({"messages": st.lists(TURN, min_size=1, max_size=3)}, optional=BESIDE)
 ASKING = (
     "{% if tools is not none %}{{ tools | tojson }}{% endif %}{{ bos_token }}{{ fancy if fancy is defined }}"
     "{% for m in messages %}{{ m.content }}{{ m.thinking }}{{ 'calls' if 'tool_calls' in m }}{% endfor %}end"
@@ -85,18 +74,13 @@ def test_rows_of_unlike_keys_are_as_long_as_transformers_has_them(tmp_path, name
     templates = [{"name": "default", "template": ASKING}, {"name": "tool_use", "template": f"with {ASKING}"}]
     folder = tokenizer_in(tmp_path / "tokenizer", templates if named else ASKING)
     theirs = AutoTokenizer.from_pretrained(folder)
-    trace = load(written(tmp_path, rows), tokenizer=folder)
-    assert trace.lengths.tolist() == [
-        len(
-            theirs.apply_chat_template(
-                row["messages"],
-                tools=row.get("tools"),
-                return_dict=True,
-                **(row.get("chat_template_kwargs") or {}),
-            )["input_ids"]
+    made = [
+        theirs.apply_chat_template(
+            row["messages"], tools=row.get("tools"), return_dict=True, **(row.get("chat_template_kwargs") or {})
         )
         for row in rows
     ]
+    assert counted(tmp_path, rows, folder).lengths.tolist() == [len(one["input_ids"]) for one in made]
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -104,70 +88,64 @@ def test_rows_of_unlike_keys_are_as_long_as_transformers_has_them(tmp_path, name
 def test_the_assistants_tokens_are_those_of_transformers_mask(tmp_path, talks):
     folder = tokenizer_in(tmp_path / "tokenizer", CHATML)
     theirs = AutoTokenizer.from_pretrained(folder)
-    trace = load(written(tmp_path, [{"messages": talk} for talk in talks]), tokenizer=folder)
+    trace = counted(tmp_path, [{"messages": talk} for talk in talks], folder)
     masks = [theirs.apply_chat_template(t, return_dict=True, return_assistant_tokens_mask=True) for t in talks]
     assert trace.loss.tolist() == [sum(mask["assistant_masks"]) for mask in masks]
-
-
-@pytest.mark.filterwarnings("default")  # theirs
-@pytest.mark.parametrize("bos", [False, True])
-@pytest.mark.parametrize("talk", [False, True])
-def test_prompts_and_completions_are_as_long_as_trl_has_them(tmp_path, bos, talk):
-    """TRL's own dataset, prepared by the trainer itself."""
-    from datasets import Dataset
-    from tiny_trainers import llama
-    from trl import SFTConfig, SFTTrainer
-
-    folder = tokenizer_in(tmp_path / "tokenizer", UNMARKED, bos=bos, pad_token="<s>")
-    rows = [{"prompt": f"{a} q", "completion": f"{b} end"} for a in WORDS for b in WORDS]
-    if talk:
-        rows = [
-            {"prompt": [{"role": "user", "content": r["prompt"]}],
-             "completion": [{"role": "assistant", "content": r["completion"]}]} for r in rows
-        ]  # fmt: skip
-    config = SFTConfig(str(tmp_path / "out"), max_length=None, report_to="none", bf16=False, use_cpu=True)
-    theirs = AutoTokenizer.from_pretrained(folder)
-    prepared = SFTTrainer(llama(), config, train_dataset=Dataset.from_list(rows), processing_class=theirs).train_dataset
-    trace = load(written(tmp_path, rows), tokenizer=folder)
-    assert trace.lengths.tolist() == [len(row["input_ids"]) for row in prepared]
-    assert trace.loss.tolist() == [sum(label != -100 for label in row["labels"]) for row in prepared]
-
-
-PREFERRED = [(a, b, c) for a in WORDS for b in WORDS for c in WORDS if b != c]
-TURNS = {
-    "texts": lambda a, b, c: {"prompt": f"{a} q", "chosen": f"{b} end", "rejected": f"{c} end"},
-    "implied texts": lambda a, b, c: {"chosen": f"{a} q {b} end", "rejected": f"{a} q {c} end"},
-    "messages": lambda a, b, c: {"prompt": [by("user", a)], "chosen": [by("assistant", b)],
-                                 "rejected": [by("assistant", c)]},
-    "implied": lambda a, b, c: {"chosen": [by("user", a), by("assistant", b)],
-                                "rejected": [by("user", a), by("assistant", c)]},
-}  # fmt: skip
 
 
 def by(role, text):
     return {"role": role, "content": text}
 
 
-@pytest.mark.filterwarnings("default")  # theirs
-@pytest.mark.parametrize("bos", [False, True])
-@pytest.mark.parametrize("form", TURNS)
-def test_both_sides_of_a_pair_are_as_long_as_trl_has_them(tmp_path, bos, form):
+ANSWERED = [
+    lambda a, b: {"prompt": f"{a} q", "completion": f"{b} end"},
+    lambda a, b: {"prompt": [by("user", f"{a} q")], "completion": [by("assistant", f"{b} end")]},
+]
+PREFERRED = [
+    lambda a, b, c: {"prompt": f"{a} q", "chosen": f"{b} end", "rejected": f"{c} end"},
+    lambda a, b, c: {"chosen": f"{a} q {b} end", "rejected": f"{a} q {c} end"},
+    lambda a, b, c: {"prompt": [by("user", a)], "chosen": [by("assistant", b)], "rejected": [by("assistant", c)]},
+    lambda a, b, c: {side: [by("user", a), by("assistant", of)] for side, of in (("chosen", b), ("rejected", c))},
+]
+
+
+def prepared(folder, trainer, config, rows, tokenizer, **models):
     """TRL's own dataset, prepared by the trainer itself."""
     from datasets import Dataset
     from tiny_trainers import llama
+
+    args = config(str(folder / "out"), max_length=None, report_to="none", bf16=False, use_cpu=True)
+    known = {name: llama() for name in ("model", *models)}
+    by_theirs = AutoTokenizer.from_pretrained(tokenizer)
+    return trainer(**known, args=args, train_dataset=Dataset.from_list(rows), processing_class=by_theirs).train_dataset
+
+
+@pytest.mark.filterwarnings("default")  # theirs
+@pytest.mark.parametrize("bos", [False, True])
+@pytest.mark.parametrize("form", ANSWERED)
+def test_prompts_and_completions_are_as_long_as_trl_has_them(tmp_path, bos, form):
+    from trl import SFTConfig, SFTTrainer
+
+    folder = tokenizer_in(tmp_path / "tokenizer", UNMARKED, bos=bos, pad_token="<s>")
+    rows = [form(*words) for words in product(WORDS, WORDS)]
+    theirs, trace = prepared(tmp_path, SFTTrainer, SFTConfig, rows, folder), counted(tmp_path, rows, folder)
+    assert trace.lengths.tolist() == [len(row["input_ids"]) for row in theirs]
+    assert trace.loss.tolist() == [sum(label != -100 for label in row["labels"]) for row in theirs]
+
+
+@pytest.mark.filterwarnings("default")  # theirs
+@pytest.mark.parametrize("bos", [False, True])
+@pytest.mark.parametrize("form", PREFERRED)
+def test_both_sides_of_a_pair_are_as_long_as_trl_has_them(tmp_path, bos, form):
     from trl import DPOConfig, DPOTrainer
 
     folder = tokenizer_in(tmp_path / "tokenizer", UNMARKED, bos=bos, pad_token="<s>")
-    rows = [TURNS[form](*words) for words in PREFERRED]
-    config = DPOConfig(str(tmp_path / "out"), max_length=None, report_to="none", bf16=False, use_cpu=True)
-    theirs = AutoTokenizer.from_pretrained(folder)
-    prepared = DPOTrainer(
-        llama(), ref_model=llama(), args=config, train_dataset=Dataset.from_list(rows), processing_class=theirs
+    rows = [form(a, b, c) for a, b, c in product(WORDS, WORDS, WORDS) if b != c]
+    theirs, trace = (
+        prepared(tmp_path, DPOTrainer, DPOConfig, rows, folder, ref_model=1),
+        counted(tmp_path, rows, folder),
     )
-    sides = [
-        (row["prompt_ids"], row[f"{side}_ids"]) for row in prepared.train_dataset for side in ("chosen", "rejected")
-    ]
-    trace = load(written(tmp_path, rows), tokenizer=folder)
+    sides = [(row["prompt_ids"], row[f"{side}_ids"]) for row in theirs for side in ("chosen", "rejected")]
     assert trace.lengths.tolist() == [len(prompt) + len(side) for prompt, side in sides]
     assert trace.loss.tolist() == [len(side) for _, side in sides]
     assert trace.bundle.tolist() == [row for row in range(len(rows)) for _ in range(2)]
@@ -182,7 +160,9 @@ def test_a_dataset_of_unlike_rows_is_as_long_as_it_is_loaded(tmp_path):
     called = {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"x": 1}}}]}
     talks = [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}, called]]
     rows = [{"messages": talks[0]}, {"messages": talks[1], "tools": [{"type": "function"}]}]
-    data = load_dataset("json", data_files=str(written(tmp_path, rows)), split="train", cache_dir=str(tmp_path / "c"))
+    data = load_dataset(
+        "json", data_files=str(write(tmp_path / "a.jsonl", rows)), split="train", cache_dir=str(tmp_path / "c")
+    )
     data.to_parquet(tmp_path / "a.parquet")
     data.save_to_disk(tmp_path / "saved")
     expected = [len(theirs.apply_chat_template(r["messages"], tools=r["tools"])["input_ids"]) for r in data]
