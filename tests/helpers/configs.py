@@ -1,174 +1,77 @@
-"""What config.json says of some models, in short.
-
-Of published models without a gate in their MLP also how many parameters they have, each matrix once: as the class has
-them that Transformers makes of it.
-"""
+"""What config.json says of some models, in short; and of published models without a gate in their MLP (PLAIN), with how
+many parameters these have, each matrix once: as the class has them that Transformers makes of it."""
 
 from typing import Any
 
 from odcsim.catalog.hf_config import from_config
 from odcsim.model import Model
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-}
-MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-DEEPSEEK = {
-    "model_type": "deepseek_v3",
-    "num_hidden_layers": 61,
-    "hidden_size": 7168,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "first_k_dense_replace": 3,
-    "moe_layer_freq": 1,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "vocab_size": 129280,
-    "tie_word_embeddings": False,
-}
-QWEN3_NEXT = {
-    "model_type": "qwen3_next",
-    "num_hidden_layers": 48,
-    "hidden_size": 2048,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "intermediate_size": 5120,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-    "num_experts": 512,
-    "num_experts_per_tok": 10,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "full_attention_interval": 4,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "vocab_size": 151936,
-}
-QWEN35_27B = {
-    "model_type": "qwen3_5",
-    "tie_word_embeddings": False,
-    "text_config": {
-        "model_type": "qwen3_5_text",
-        "num_hidden_layers": 64,
-        "hidden_size": 5120,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "intermediate_size": 17408,
-        "linear_key_head_dim": 128,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 48,
-        "linear_value_head_dim": 128,
-        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 16,
-        "vocab_size": 248320,
-    },
-    "vision_config": {"hidden_size": 1152},
-}
-
 
 def build(config: object) -> Model:
     return from_config(config, name="m", where="config.json")
 
 
+def of(kind: str, layers: int, hidden: int, heads: int, vocab: int, **more: Any) -> dict[str, Any]:
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "vocab_size": vocab}
+    return {"model_type": kind, **sizes, **more}
+
+
+LLAMA = of("llama", 32, 4096, 32, 128_256, num_key_value_heads=8, intermediate_size=14336)
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+DEEPSEEK = of(
+    "deepseek_v3", 61, 7168, 128, 129_280, num_key_value_heads=128, intermediate_size=18432, moe_intermediate_size=2048,
+    n_routed_experts=256, n_shared_experts=1, num_experts_per_tok=8, first_k_dense_replace=3, moe_layer_freq=1,
+    q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+    tie_word_embeddings=False,
+)  # fmt: skip
+LINEAR = {"linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_value_head_dim": 128}
+QWEN3_NEXT = of(
+    "qwen3_next", 48, 2048, 16, 151_936, num_key_value_heads=2, head_dim=256, intermediate_size=5120,
+    moe_intermediate_size=512, shared_expert_intermediate_size=512, num_experts=512, num_experts_per_tok=10,
+    decoder_sparse_step=1, mlp_only_layers=[], full_attention_interval=4, linear_conv_kernel_dim=4,
+    linear_num_value_heads=32, **LINEAR,
+)  # fmt: skip
+QWEN35_27B = {
+    "model_type": "qwen3_5", "tie_word_embeddings": False, "vision_config": {"hidden_size": 1152},
+    "text_config": of(
+        "qwen3_5_text", 64, 5120, 24, 248_320, num_key_value_heads=4, head_dim=256, intermediate_size=17408,
+        linear_num_value_heads=48, layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 16, **LINEAR,
+    ),
+}  # fmt: skip
+
+
 def _neox(hidden: int, layers: int, heads: int, vocab: int = 50_304) -> dict[str, Any]:
-    return {
-        "model_type": "gpt_neox",
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "intermediate_size": 4 * hidden,
-        "vocab_size": vocab,
-        "max_position_embeddings": 2048,
-        "rotary_pct": 0.25,
-        "use_parallel_residual": True,
-        "tie_word_embeddings": False,
-    }
+    rest = {"rotary_pct": 0.25, "use_parallel_residual": True, "tie_word_embeddings": False}
+    return (
+        of("gpt_neox", layers, hidden, heads, vocab, intermediate_size=4 * hidden, max_position_embeddings=2048) | rest
+    )
 
 
 def _opt(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    return {
-        "model_type": "opt",
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "ffn_dim": 4 * hidden,
-        "vocab_size": 50_272,
-        "max_position_embeddings": 2048,
-        "word_embed_proj_dim": hidden,
-        "do_layer_norm_before": True,
-    } | more
+    rest = {"max_position_embeddings": 2048, "word_embed_proj_dim": hidden, "do_layer_norm_before": True}
+    return of("opt", layers, hidden, heads, 50_272, ffn_dim=4 * hidden) | rest | more
 
 
 def _mpt(hidden: int, layers: int, heads: int, longest: int) -> dict[str, Any]:
-    return {
-        "model_type": "mpt",
-        "d_model": hidden,
-        "n_layers": layers,
-        "n_heads": heads,
-        "expansion_ratio": 4,
-        "max_seq_len": longest,
-        "vocab_size": 50_432,
-        "no_bias": True,
-        "learned_pos_emb": True,
-        "attn_config": {"alibi": True, "attn_type": "multihead_attention", "prefix_lm": False},
-    }
+    attention = {"alibi": True, "attn_type": "multihead_attention", "prefix_lm": False}
+    sizes = {"d_model": hidden, "n_layers": layers, "n_heads": heads, "expansion_ratio": 4, "max_seq_len": longest}
+    rest = {"vocab_size": 50_432, "no_bias": True, "learned_pos_emb": True, "attn_config": attention}
+    return {"model_type": "mpt", **sizes, **rest}
 
 
 def _phi(hidden: int, layers: int) -> dict[str, Any]:
-    return {
-        "model_type": "phi",
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 32,
-        "num_key_value_heads": None,
-        "intermediate_size": 4 * hidden,
-        "vocab_size": 51_200,
-        "partial_rotary_factor": 0.4,
-        "tie_word_embeddings": False,
-    }
+    rest = {"num_key_value_heads": None, "partial_rotary_factor": 0.4, "tie_word_embeddings": False}
+    return of("phi", layers, hidden, 32, 51_200, intermediate_size=4 * hidden) | rest
 
 
-def _starcoder2(hidden: int, layers: int, heads: int, shared: int) -> dict[str, Any]:
-    return {
-        "model_type": "starcoder2",
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": shared,
-        "intermediate_size": 4 * hidden,
-        "vocab_size": 49_152,
-        "sliding_window": 4096,
-        "use_bias": True,
-    }
+def _starcoder2(hidden: int, layers: int, heads: int, shared: int, **more: Any) -> dict[str, Any]:
+    rest = {"num_key_value_heads": shared, "sliding_window": 4096, "use_bias": True}
+    return of("starcoder2", layers, hidden, heads, 49_152, intermediate_size=4 * hidden) | rest | more
 
 
-def _gpt2(hidden: int, layers: int, heads: int) -> dict[str, Any]:
-    return {
-        "model_type": "gpt2",
-        "n_embd": hidden,
-        "n_layer": layers,
-        "n_head": heads,
-        "n_positions": 1024,
-        "vocab_size": 50_257,
-    }
+def _short(kind: str, hidden: int, layers: int, heads: int, vocab: int, **more: Any) -> dict[str, Any]:
+    """By the names of GPT-2."""
+    return {"model_type": kind, "n_embd": hidden, "n_layer": layers, "n_head": heads, "vocab_size": vocab, **more}
 
 
 def _bloom(hidden: int, layers: int, heads: int, key: str = "hidden_size") -> dict[str, Any]:
@@ -176,34 +79,14 @@ def _bloom(hidden: int, layers: int, heads: int, key: str = "hidden_size") -> di
 
 
 def _falcon(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    return {
-        "model_type": "falcon",
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "vocab_size": 65_024,
-        "bias": False,
-        "multi_query": True,
-        "parallel_attn": True,
-    } | more
+    return of("falcon", layers, hidden, heads, 65_024, bias=False, multi_query=True, parallel_attn=True) | more
 
 
 _GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 8}
 _RW = {"multi_query": False, "parallel_attn": False, "alibi": True, "bias": True, "vocab_size": 50_304}
-_CODEGEN = {"model_type": "codegen", "n_embd": 1024, "n_layer": 20, "n_head": 16, "vocab_size": 51_200}
-_GPTJ = {"model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16, "vocab_size": 50_400, "rotary_dim": 64}
-_STARCODER = {
-    "model_type": "gpt_bigcode",
-    "n_embd": 6144,
-    "n_layer": 40,
-    "n_head": 48,
-    "n_inner": 24_576,
-    "n_positions": 8192,
-    "vocab_size": 49_152,
-    "multi_query": True,
-}
+_STARCODER = {"n_inner": 24_576, "n_positions": 8192, "multi_query": True}
 
-PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+PLAIN: dict[str, tuple[dict[str, Any], int]] = {
     "mpt-7b": (_mpt(4096, 32, 32, 2048), 6_649_286_656),
     "mpt-30b": (_mpt(7168, 48, 64, 8192), 29_957_200_896),
     "pythia-70m": (_neox(512, 6, 8), 70_426_624),
@@ -227,12 +110,12 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "phi-2": (_phi(2560, 32), 2_779_683_840),
     "starcoder2-3b": (_starcoder2(3072, 30, 24, 2), 3_030_371_328),
     "starcoder2-7b": (_starcoder2(4608, 32, 36, 4), 7_173_923_840),
-    "starcoder2-15b": (_starcoder2(6144, 40, 48, 4) | {"tie_word_embeddings": False}, 15_957_889_024),
-    "gpt2": (_gpt2(768, 12, 12), 124_439_808),
-    "gpt2-xl": (_gpt2(1600, 48, 25), 1_557_611_200),
-    "starcoder": (_STARCODER, 15_517_456_384),
-    "gpt-j-6b": (_GPTJ, 6_050_882_784),
-    "codegen-350m": (_CODEGEN, 356_712_448),
+    "starcoder2-15b": (_starcoder2(6144, 40, 48, 4, tie_word_embeddings=False), 15_957_889_024),
+    "gpt2": (_short("gpt2", 768, 12, 12, 50_257, n_positions=1024), 124_439_808),
+    "gpt2-xl": (_short("gpt2", 1600, 48, 25, 50_257, n_positions=1024), 1_557_611_200),
+    "starcoder": (_short("gpt_bigcode", 6144, 40, 48, 49_152, **_STARCODER), 15_517_456_384),
+    "gpt-j-6b": (_short("gptj", 4096, 28, 16, 50_400, rotary_dim=64), 6_050_882_784),
+    "codegen-350m": (_short("codegen", 1024, 20, 16, 51_200), 356_712_448),
     "bloom-560m": (_bloom(1024, 24, 16), 559_214_592),
     "bloom-7b1": (_bloom(4096, 30, 32), 7_069_016_064),
     "bloom": (_bloom(14_336, 70, 112, "n_embed"), 176_247_271_424),

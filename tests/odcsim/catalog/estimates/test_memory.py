@@ -1,3 +1,5 @@
+"""Memory by its terms: what each is worked out by hand to be, and which way each goes."""
+
 from dataclasses import fields, replace
 
 import pytest
@@ -7,256 +9,211 @@ from hypothesis import strategies as st
 from odcsim import catalog
 from odcsim.catalog.estimates import activations
 from odcsim.catalog.estimates.activations import chunk
-from odcsim.catalog.estimates.memory import SLACK, Memory, estimate
-from odcsim.model import Model
+from odcsim.catalog.estimates.memory import SLACK, estimate
 from odcsim.program import SYNCS
 from odcsim.recipe import LOSSES, OPTIMIZERS, RECOMPUTE, REDUCE, STACKS, Recipe
 
 MEETS = Recipe("collective")
-MODEL = catalog.model("r1-distill-qwen-7b")
+MODEL, MIXED = catalog.model("r1-distill-qwen-7b"), catalog.model("qwen3-30b-a3b")
+P, LAYER, ROOT = MODEL.parameters, MODEL.layer_parameters, MODEL.root_parameters
+DEVICES = st.integers(1, 1024)
 
 
-def collective(devices: int, tokens: int) -> Memory:
-    return estimate(MODEL, devices, tokens, Recipe("collective"))
+def of(devices, tokens, sync="collective", microbatches=None, longest=None, **chosen):
+    """7B on so many devices with so many tokens in a microbatch."""
+    more = {"microbatches": microbatches, "longest": longest}
+    recipe = Recipe(sync).by(**chosen)
+    return estimate(MODEL, devices, tokens, recipe, **{key: value for key, value in more.items() if value is not None})
 
 
-def test_the_total_is_the_sum_of_its_terms() -> None:
-    memory = collective(8, 65536)
-    assert memory.total == sum(getattr(memory, term.name) for term in fields(memory)) == sum(memory.terms.values())
-    assert memory.allocated == memory.total - memory.context
-    assert memory.tensors == memory.allocated - memory.slack
+@given(DEVICES, st.integers(0, 200_000), st.sampled_from(SYNCS))
+def test_the_total_is_the_sum_of_its_terms(devices, tokens, sync):
+    m = of(devices, tokens, sync)
+    assert m.total == sum(getattr(m, term.name) for term in fields(m)) == sum(m.terms.values())
+    assert (m.allocated, m.tensors) == (m.total - m.context, m.allocated - m.slack)
+    assert min(m.terms.values()) >= 0
+    assert of(devices + 1, tokens, sync).total < m.total
+    assert of(devices, tokens + 1, sync).total >= m.total
 
 
 @pytest.mark.parametrize(
     ("optimizer", "weight", "both"), [("fp32", 4, 8), ("bf16", 4, 4), ("8bit", 4, 2), ("pure", 2, 4)]
 )
-def test_states_are_spread_over_the_devices_in_the_dtype_of_the_optimizer(
-    optimizer: str, weight: int, both: int
-) -> None:
-    memory = estimate(MODEL, 8, 100, Recipe("collective", optimizer=optimizer))
-    assert memory.weights == weight * MODEL.parameters / 8
-    assert memory.moments == both * MODEL.parameters / 8
-    offloaded = estimate(MODEL, 8, 100, Recipe("collective", optimizer=optimizer, offload=True))
-    assert memory.total - offloaded.total == pytest.approx(memory.weights + memory.moments)
+def test_states_are_spread_over_the_devices_in_the_dtype_of_the_optimizer(optimizer, weight, both):
+    m, offloaded = (of(8, 100, optimizer=optimizer, offload=offload) for offload in (False, True))
+    assert (m.weights, m.moments) == (weight * P / 8, both * P / 8)
+    assert m.total - offloaded.total == pytest.approx(m.weights + m.moments)
 
 
-@given(st.integers(1, 1024), st.integers(0, 200_000), st.sampled_from(SYNCS))
-def test_more_devices_need_less_and_more_tokens_never_less(devices: int, tokens: int, sync: str) -> None:
-    here = estimate(MODEL, devices, tokens, Recipe(sync))
-    assert all(getattr(here, term.name) >= 0 for term in fields(here))
-    assert estimate(MODEL, devices + 1, tokens, Recipe(sync)).total < here.total
-    assert estimate(MODEL, devices, tokens + 1, Recipe(sync)).total >= here.total
-
-
-RECIPES = st.builds(
-    lambda recompute, optimizer, lora, reduce, **kernels: Recipe(
-        "collective", recompute=recompute, optimizer=optimizer, lora=lora, reduce=reduce
-    ).by(**kernels),
-    recompute=st.sampled_from(RECOMPUTE),
-    optimizer=st.sampled_from(OPTIMIZERS),
-    lora=st.sampled_from((0, 16)),
-    reduce=st.sampled_from(REDUCE),
-    stack=st.sampled_from(STACKS),
-    loss=st.sampled_from(LOSSES),
-    attention=st.sampled_from(("fa2", "eager")),
-)
-MODELS = st.sampled_from([catalog.model(name) for name in ("r1-distill-qwen-7b", "qwen3-30b-a3b", "qwen2.5-1.5b")])
+MODELS = st.sampled_from([MODEL, MIXED, catalog.model("qwen2.5-1.5b")])
+CHOSEN = {"recompute": RECOMPUTE, "optimizer": OPTIMIZERS, "lora": (0, 16), "reduce": REDUCE, "stack": STACKS,
+          "loss": LOSSES, "attention": ("fa2", "eager")}  # fmt: skip
+RECIPES = st.fixed_dictionaries({name: st.sampled_from([*of]) for name, of in CHOSEN.items()})
 
 
 @given(MODELS, st.integers(2, 512), st.integers(1, 100_000), st.integers(0, 50_000), RECIPES)
-def test_whatever_the_recipe_tokens_and_devices_have_one_direction(
-    model: Model, devices: int, tokens: int, more: int, recipe: Recipe
-) -> None:
+def test_whatever_the_recipe_tokens_and_devices_have_one_direction(model, devices, tokens, more, chosen):
+    recipe = MEETS.by(**chosen)
     here = estimate(model, devices, tokens, recipe).total
     assert estimate(model, devices, tokens + more, recipe).total >= here
     assert estimate(model, devices + 1, tokens, recipe).total <= here
     assert estimate(model, devices, tokens, recipe, microbatches=1).total <= here
-    chunked, policy, whole = (
-        estimate(model, devices, tokens, recipe.by(loss=loss)).total for loss in ("chunked", "policy", "whole")
-    )
-    assert chunked <= whole
-    assert chunked <= policy
+    losses = {loss: estimate(model, devices, tokens, recipe.by(loss=loss)).total for loss in LOSSES}
+    assert losses["chunked"] <= min(losses["whole"], losses["policy"])
 
 
-@given(st.integers(1, 1024))
-def test_deferring_reduction_costs_a_full_fp32_gradient_whatever_the_devices(devices: int) -> None:
-    more = estimate(MODEL, devices, 1000, Recipe("deferred")).gradients - collective(devices, 1000).gradients
-    assert more == pytest.approx(4 * MODEL.parameters)
+@given(DEVICES)
+def test_deferring_reduction_costs_a_full_fp32_gradient_whatever_the_devices(devices):
+    assert of(devices, 1000, "deferred").gradients - of(devices, 1000).gradients == pytest.approx(4 * P)
 
 
-@given(st.integers(1, 1024))
-def test_on_demand_lays_out_shards_to_gather_and_sums_in_place_of_gradients_shards(devices: int) -> None:
-    here, there = (estimate(MODEL, devices, 1000, Recipe(sync)) for sync in ("on-demand", "collective"))
-    assert here.arena == pytest.approx(6 * MODEL.parameters / devices)
+@given(DEVICES)
+def test_on_demand_lays_out_shards_to_gather_and_sums_in_place_of_gradients_shards(devices):
+    here, there = of(devices, 1000, "on-demand"), of(devices, 1000)
+    assert here.arena == pytest.approx(6 * P / devices)
     assert there.arena == 0
-    assert there.gradients - here.gradients == pytest.approx(4 * MODEL.parameters / devices)
+    assert there.gradients - here.gradients == pytest.approx(4 * P / devices)
 
 
-def test_adapters_have_states_and_gradients_and_the_frozen_weights_neither() -> None:
-    adapted = estimate(MODEL, 8, 1000, Recipe("collective", lora=16))
-    assert adapted.weights == pytest.approx(2 * MODEL.parameters / 8, rel=0.02)
-    assert adapted.moments < 0.02 * collective(8, 1000).moments
-    assert adapted.gradients < 0.02 * collective(8, 1000).gradients
+def test_adapters_have_states_and_gradients_and_the_frozen_weights_neither():
+    adapted, usual = of(8, 1000, lora=16), of(8, 1000)
+    assert adapted.weights == pytest.approx(2 * P / 8, rel=0.02)
+    assert adapted.moments < 0.02 * usual.moments
+    assert adapted.gradients < 0.02 * usual.gradients
 
 
-def test_what_is_kept_grows_from_full_recompute_to_none() -> None:
-    ways = [Recipe("collective", recompute=way) for way in RECOMPUTE]
-    peaks = [estimate(MODEL, 8, 16384, way).activations for way in ways]
-    assert peaks == sorted(peaks)
-    assert len(set(peaks)) == len(peaks)
+def test_what_is_kept_grows_from_full_recompute_to_none():
+    peaks = [of(8, 16384, recompute=way).activations for way in RECOMPUTE]
+    assert peaks == sorted(set(peaks))
 
 
-def test_eager_attention_keeps_a_matrix_and_grows_with_the_square() -> None:
-    eager = [estimate(MODEL, 8, n, MEETS.by(attention="eager"), longest=n).activations for n in (8192, 16384)]
+def test_eager_attention_keeps_a_matrix_and_grows_with_the_square():
+    eager = [of(8, n, longest=n, attention="eager").activations for n in (8192, 16384)]
     assert eager[1] > 2.5 * eager[0]
-    packed = estimate(MODEL, 8, 16384, MEETS.by(attention="eager"), longest=8192).activations
-    assert packed == pytest.approx(2 * eager[0])
+    assert of(8, 16384, longest=8192, attention="eager").activations == pytest.approx(2 * eager[0])
 
 
 @given(st.integers(1, 200_000))
-def test_slack_is_a_share_of_what_comes_and_goes(tokens: int) -> None:
+def test_slack_is_a_share_of_what_comes_and_goes(tokens):
     """Shards of gradients stay: with no microbatch before it a loss has none."""
-    m = estimate(MODEL, 8, tokens, MEETS.by(loss="whole"), microbatches=1)
-    stays = 4 * MODEL.parameters / 8 if not m.logits else 0.0
+    m = of(8, tokens, microbatches=1, loss="whole")
+    stays = 4 * P / 8 if not m.logits else 0.0
     passing = m.gradients - stays + m.unsharded + m.activations + m.logits + m.buffers + m.step
     assert m.slack == pytest.approx(SLACK * passing)
 
 
-def test_saved_inputs_dominate_activations_of_a_deep_model() -> None:
+def test_saved_inputs_dominate_activations_of_a_deep_model():
     saved = 2 * 65536 * MODEL.hidden * MODEL.layers
-    assert saved < collective(8, 65536).activations < 4 * saved
+    assert saved < of(8, 65536).activations < 4 * saved
 
 
-def test_a_chunk_of_the_loss_has_about_as_many_logits_as_all_tokens_have_hidden_states() -> None:
-    """152,064 words over 3,584: 43 chunks; 65,536 tokens make 1,525 each, in a power of two 2,048."""
+def test_logits_by_hand():
+    """152,064 words over 3,584: 43 chunks; of 65,536 tokens each has 1,525, in a power of two 2,048. A policy's loss
+    holds four copies in fp32 of some words of all tokens."""
     assert (MODEL.vocab, MODEL.hidden) == (152064, 3584)
     assert [chunk(MODEL, tokens) for tokens in (0, 1, 43, 44, 65536)] == [0, 1, 1, 2, 2048]
     assert activations.logits(MODEL, 65536, MEETS) == 2048 * 152064 * (2 + 4 + 2)
-
-
-def test_a_policys_loss_holds_four_copies_in_fp32_of_some_words_of_all_tokens() -> None:
-    assert activations.logits(MODEL, 1000, MEETS.by(loss="policy")) == 1000 * 2048 * 16
-    assert activations.logits(replace(MODEL, vocab=100), 1000, MEETS.by(loss="policy")) == 1000 * 100 * 16
+    policy = MEETS.by(loss="policy")
+    assert activations.logits(MODEL, 1000, policy) == 1000 * 2048 * 16
+    assert activations.logits(replace(MODEL, vocab=100), 1000, policy) == 1000 * 100 * 16
 
 
 @pytest.mark.parametrize(("stack", "bytes_"), [("tuned", 12), ("plain", 12), ("compiled", 14)])
-def test_a_whole_loss_holds_log_probabilities_and_two_gradients_in_fp32(stack: str, bytes_: int) -> None:
+def test_a_whole_loss_holds_log_probabilities_and_two_gradients_in_fp32(stack, bytes_):
     whole = MEETS.by(loss="whole", stack=stack)
     assert activations.logits(MODEL, 1000, whole) == 1000 * 152064 * bytes_
     assert estimate(MODEL, 8, 65536, whole).logits == activations.logits(MODEL, 65536, whole)
 
 
-def test_the_fuller_moment_counts() -> None:
-    """A whole loss over many tokens is fuller than a layer's backward, and has no gradients on their way."""
-    whole = estimate(MODEL, 8, 65536, MEETS.by(loss="whole"))
-    chunked = estimate(MODEL, 8, 65536, MEETS.by(loss="chunked"))
-    assert whole.gradients == 4 * MODEL.parameters / 8 < chunked.gradients
+def test_the_fuller_moment_counts():
+    """A whole loss over many tokens is fuller than a layer's backward, and has no gradients on their way; a layer and
+    what is in none are gathered."""
+    whole, chunked = of(8, 65536, loss="whole"), of(8, 65536, loss="chunked")
+    assert whole.gradients == 4 * P / 8 < chunked.gradients
     assert chunked.logits == 0 < whole.logits
-
-
-def test_at_the_loss_a_layer_and_what_is_in_none_are_gathered() -> None:
-    m = estimate(MODEL, 8, 65536, MEETS.by(loss="whole"))
-    assert m.unsharded == 2 * (MODEL.root_parameters + MODEL.layer_parameters)
-    assert m.activations == 2 * 65536 * MODEL.hidden * (MODEL.layers + 2)
-    assert m.buffers == 0
+    assert (whole.unsharded, whole.buffers) == (2 * (ROOT + LAYER), 0)
+    assert whole.activations == 2 * 65536 * MODEL.hidden * (MODEL.layers + 2)
 
 
 @pytest.mark.parametrize(("reduce", "bytes_"), [("fp32", 4), ("bf16", 2)])
-def test_in_backward_two_layers_are_gathered_a_third_is_on_its_way_and_one_is_reduced(reduce: str, bytes_: int) -> None:
-    m = estimate(MODEL, 8, 65536, Recipe("collective", reduce=reduce))
-    layer, root = MODEL.layer_parameters, MODEL.root_parameters
-    assert m.unsharded == 2 * (root + 2 * layer)
-    assert m.buffers == (2 + bytes_) * layer
-    assert m.gradients == 4 * MODEL.parameters / 8 + 2 * (layer + root)
+def test_in_backward_two_layers_are_gathered_a_third_is_on_its_way_and_one_is_reduced(reduce, bytes_):
+    m = of(8, 65536, reduce=reduce)
+    assert (m.unsharded, m.buffers) == (2 * (ROOT + 2 * LAYER), (2 + bytes_) * LAYER)
+    assert m.gradients == 4 * P / 8 + 2 * (LAYER + ROOT)
+    assert of(1, 65536, reduce=reduce).buffers == 0  # one device sends nothing
 
 
-def test_with_few_tokens_on_many_devices_what_is_in_no_layer_is_reduced_last_and_fullest() -> None:
-    m, root = estimate(MODEL, 512, 1, MEETS), MODEL.root_parameters
-    assert (m.unsharded, m.buffers, m.activations) == (2 * root, 4 * root, 0)
-    assert m.gradients == 4 * MODEL.parameters / 512 + 2 * root
-
-
-def test_one_device_sends_nothing() -> None:
-    assert estimate(MODEL, 1, 65536, MEETS).buffers == 0
+def test_with_few_tokens_on_many_devices_what_is_in_no_layer_is_reduced_last_and_fullest():
+    m = of(512, 1)
+    assert (m.unsharded, m.buffers, m.activations, m.gradients) == (2 * ROOT, 4 * ROOT, 0, 4 * P / 512 + 2 * ROOT)
 
 
 @pytest.mark.parametrize(("optimizer", "root"), [("fp32", 4), ("bf16", 2), ("pure", 2), ("8bit", 0)])
-def test_with_few_tokens_the_optimizers_step_is_fullest_with_the_root_of_every_second_moment(
-    optimizer: str, root: int
-) -> None:
-    m = estimate(MODEL, 1, 1, Recipe("collective", optimizer=optimizer))
-    assert m.step == root * MODEL.parameters
+def test_with_few_tokens_the_optimizers_step_is_fullest_with_the_root_of_every_second_moment(optimizer, root):
+    m, offloaded = (of(1, 1, optimizer=optimizer, offload=offload) for offload in (False, True))
+    assert (m.step, offloaded.step) == (root * P, 0)
     if root:
         assert m.activations == m.logits == m.unsharded == 0
-        assert m.gradients == (2 if optimizer == "pure" else 4) * MODEL.parameters
-    assert estimate(MODEL, 1, 1, Recipe("collective", optimizer=optimizer, offload=True)).step == 0
+        assert m.gradients == (2 if optimizer == "pure" else 4) * P
 
 
-def test_a_first_microbatch_finds_no_gradients() -> None:
+def test_a_first_microbatch_finds_no_gradients():
     """Many tokens are most at the last layer's backward, before any gradient is sharded."""
-    alone, later = (estimate(MODEL, 8, 200_000, MEETS, microbatches=count) for count in (1, 2))
-    assert later.total - alone.total == pytest.approx(4 * MODEL.parameters / 8)
-    assert estimate(MODEL, 8, 200_000, MEETS) == later
+    alone, later = (of(8, 200_000, microbatches=count) for count in (1, 2))
+    assert later.total - alone.total == pytest.approx(4 * P / 8)
+    assert of(8, 200_000) == later
 
 
-def test_of_adapters_fsdp1_keeps_inputs_and_their_gradients_until_backward_is_over() -> None:
+def test_of_adapters_fsdp1_keeps_inputs_and_their_gradients_until_backward_is_over():
     """Two hidden states of every layer; a compiled stack is FSDP2's, and keeps one."""
-    adapted = Recipe("collective", lora=16)
-    tuned, compiled = (estimate(MODEL, 8, 65536, adapted.by(stack=stack)) for stack in ("tuned", "compiled"))
     saved = 2 * 65536 * MODEL.hidden * MODEL.layers
-    assert tuned.activations - activations.working(MODEL, 65536, 65536, adapted) == pytest.approx(2 * saved)
-    again = activations.working(MODEL, 65536, 65536, adapted.by(stack="compiled"))
-    assert compiled.activations - again == pytest.approx(saved)
-    assert activations.held(MODEL, 65536, 1, adapted) == 0 < activations.held(MODEL, 65536, 2, adapted)
+    for stack, times in (("tuned", 2), ("compiled", 1)):
+        adapted = MEETS.by(lora=16, stack=stack)
+        own = activations.working(MODEL, 65536, 65536, adapted)
+        assert estimate(MODEL, 8, 65536, adapted).activations - own == pytest.approx(times * saved)
+    held = [activations.held(MODEL, 65536, count, MEETS.by(lora=16)) for count in (1, 2)]
+    assert held[0] == 0 < held[1]
 
 
 @pytest.mark.parametrize(
     ("stack", "optimizer", "frozen"),
     [("tuned", "fp32", 2), ("plain", "fp32", 2), ("compiled", "fp32", 4), ("compiled", "pure", 2)],
 )
-def test_frozen_weights_lie_in_bf16_or_as_masters_do(stack: str, optimizer: str, frozen: int) -> None:
-    recipe = Recipe("collective", lora=1, optimizer=optimizer).by(stack=stack)
-    weights = estimate(MODEL, 8, 1000, recipe).weights
-    assert weights == pytest.approx(frozen * MODEL.parameters / 8, rel=2e-3)
+def test_frozen_weights_lie_in_bf16_or_as_masters_do(stack, optimizer, frozen):
+    weights = of(8, 1000, lora=1, optimizer=optimizer, stack=stack).weights
+    assert weights == pytest.approx(frozen * P / 8, rel=2e-3)
 
 
-def test_the_layer_whose_backward_runs_by_hand() -> None:
-    """7B: hidden 3,584, 28 and 4 heads of 128, MLP 18,944; a compiled layer keeps three of the MLP's widths."""
+def test_the_layer_whose_backward_runs_by_hand():
+    """7B: hidden 3,584, 28 and 4 heads of 128, MLP 18,944; a compiled layer keeps three of the MLP's widths, and leaves
+    out its output where it runs by operator."""
     around, mlp = 3 * 3584 + 2 * (28 + 4) * 128, 6 * 18944
-    compiled = MEETS.by(stack="compiled")
+    compiled, without = MEETS.by(stack="compiled"), MEETS.by(recompute="none", stack="compiled")
     assert activations.working(MODEL, 1, 1, compiled) == 2 * (around + 2 * 3584 + mlp)
-    without = Recipe("collective", recompute="none").by(stack="compiled")
     assert activations.working(MODEL, 1, 1, without) == 2 * (2 * 3584 + 3 * 18944)
     assert activations.kept(MODEL, 1, 1, without) == 2 * 28 * (around + 3584 + 3 * 18944)
+    operators = [MEETS.by(recompute="operators", stack=stack) for stack in ("tuned", "compiled")]
+    tuned, compiled = (activations.kept(MODEL, 1, 1, recipe) for recipe in operators)
+    assert tuned == 2 * 28 * (3584 + 28 * 128 + (28 * 128 + 4 * 128 + 18944 + 3584))
+    assert tuned - compiled == 2 * 28 * 3584
 
 
-def test_a_compiler_leaves_out_the_output_of_a_layer_that_runs_by_operator() -> None:
-    selective = Recipe("collective", recompute="operators")
-    kept = [activations.kept(MODEL, 1, 1, selective.by(stack=stack)) for stack in ("tuned", "compiled")]
-    assert kept[0] == 2 * 28 * (3584 + 28 * 128 + (28 * 128 + 4 * 128 + 18944 + 3584))
-    assert kept[0] - kept[1] == 2 * 28 * 3584
-
-
-def test_experts_hold_ten_copies_of_a_token_for_each_that_it_visits() -> None:
+def test_experts_hold_ten_copies_of_a_token_for_each_that_it_visits():
     """30B-A3B: hidden 2,048, 32 and 4 heads of 128, 8 experts of 768. Where outputs are weighed, backward has what went
     in, outputs in fp32, and gradients as they come, in fp32, times the score, times the output."""
-    m = catalog.model("qwen3-30b-a3b")
     around, inside = 3 * 2048 + 2 * (32 + 4) * 128, 3 * 8 * 768
     copies = 8 * 2048 * (1 + 2 + 1 + 2 + 2 + 2)
-    assert activations.working(m, 1, 1, MEETS.by(stack="compiled")) == 2 * (around + 2 * 2048 + inside + copies)
+    assert activations.working(MIXED, 1, 1, MEETS.by(stack="compiled")) == 2 * (around + 2 * 2048 + inside + copies)
+    visited, more, others = (
+        activations.working(m, 1000, 1000, MEETS)
+        for m in (MIXED, replace(MIXED, experts_active=16), replace(MIXED, experts=2 * MIXED.experts))
+    )
+    assert visited == others < more < 2 * visited
 
 
-def test_the_papers_settings_fit_and_a_plainly_too_large_one_does_not() -> None:
+def test_the_papers_settings_fit_and_a_plainly_too_large_one_does_not():
     """1.5B and 7B with samples up to 64K ran on eight GPUs of 80 GB; 32B cannot hold its states there."""
     room = catalog.gpu("a100").memory_bytes
     for name in ("r1-distill-qwen-1.5b", "r1-distill-qwen-7b"):
         assert estimate(catalog.model(name), 8, 65536, Recipe("on-demand")).total < room
-    large = catalog.model("r1-distill-qwen-32b")
-    assert estimate(large, 8, 65536, Recipe("collective")).total > room
-
-
-def test_experts_count_by_what_a_token_visits() -> None:
-    m = catalog.model("qwen3-30b-a3b")
-    visited = activations.working(m, 1000, 1000, Recipe("collective"))
-    assert visited < activations.working(replace(m, experts_active=16), 1000, 1000, Recipe("collective")) < 2 * visited
-    assert visited == activations.working(replace(m, experts=2 * m.experts), 1000, 1000, Recipe("collective"))
+    assert estimate(catalog.model("r1-distill-qwen-32b"), 8, 65536, MEETS).total > room

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim import catalog, compare, timeline
+from odcsim import catalog, compare
 from odcsim import profile as profiles
 from odcsim.catalog import fits
 from odcsim.catalog.estimates.recompute import WIDER, under
@@ -32,17 +32,9 @@ from odcsim.timeline import read, write
 SMALL, A100 = catalog.model("r1-distill-qwen-1.5b"), catalog.gpu("a100")
 KEPT = Passes(Polynomial(1e-3, 2e-6, 1e-10, 1e-4), Polynomial(2e-3, 3e-6, 2e-10, 3e-4))
 MEASURED = Profile(
-    SMALL.name,
-    "a100",
-    "calibrated",
-    "measured",
-    forward=Polynomial(1e-3, 1e-6, 1e-10, 1e-4),
-    backward=Polynomial(3e-3, 3e-6, 3.5e-10, 3.5e-4),
-    head=Polynomial(1e-3, 1e-6),
-    low=0.9,
-    high=1.1,
-    kept=KEPT,
-)
+    SMALL.name, "a100", "calibrated", "measured", head=Polynomial(1e-3, 1e-6), low=0.9, high=1.1, kept=KEPT,
+    forward=Polynomial(1e-3, 1e-6, 1e-10, 1e-4), backward=Polynomial(3e-3, 3e-6, 3.5e-10, 3.5e-4),
+)  # fmt: skip
 
 
 def seconds(profile: Profile, lengths=(1000, 30_000)) -> np.ndarray:
@@ -63,14 +55,13 @@ def test_the_catalogue_counts_one_forward_less(name):
     for name, hooks in (("linear", 0.0), ("quadratic", 0.0), ("floor", HOOKS[0])):  # a backward's hooks are its own
         more = getattr(again, name) - hooks
         assert getattr(usual.backward, name) == pytest.approx(getattr(kept.backward, name) + more)
-    assert "without recompute" in kept.origin
 
 
 def test_what_was_measured_without_it_is_taken_as_it_is():
     found = under(MEASURED, SMALL, False)
     assert (found.forward, found.backward) == (KEPT.forward, KEPT.backward)
     assert (found.fidelity, found.low, found.high) == ("calibrated", MEASURED.low, MEASURED.high)
-    assert (found.recompute, found.origin) == (False, "without recompute; measured")
+    assert not found.recompute
     assert under(MEASURED, SMALL, True) == MEASURED
 
 
@@ -81,7 +72,6 @@ def test_what_was_not_measured_follows_flops_and_says_so():
     assert (its.constant / b.constant, its.linear / b.linear) == pytest.approx((2 / 3, 2 / 3))
     assert (its.quadratic / b.quadratic, its.sample / b.sample) == pytest.approx((2.5 / 3.5, 2.5 / 3.5))
     assert found.fidelity == "extrapolated"
-    assert found.origin == "without recompute, derived by FLOPs from seconds with it; measured"
     assert (found.low, found.high) == (0.9 / WIDER, 1.1 * WIDER)
 
 
@@ -101,8 +91,7 @@ def test_of_a_fit_that_holds_the_head_only_the_layers_forward_goes():
     layers = SMALL.layers * (SMALL.layer_forward(1.0, 0.0) + SMALL.layer_backward(1.0, 0.0))
     head = SMALL.head_forward(1.0) + SMALL.head_backward(1.0)
     saved = SMALL.layers * SMALL.layer_forward(1.0, 0.0) / (layers + head)
-    linear = (p.forward.linear + p.backward.linear for p in (usual, found))
-    before, after = linear
+    before, after = (p.forward.linear + p.backward.linear for p in (usual, found))
     assert after / before == pytest.approx(1 - saved)
     assert after / before > 3 / 4
     assert np.all(seconds(found) < seconds(usual))
@@ -134,40 +123,30 @@ def test_an_old_profile_is_one_with_recompute_and_nothing_kept(tmp_path):
 
 
 def test_balancers_and_executors_take_the_same_seconds(tmp_path):
+    """Without recompute everything is quicker and holds more."""
     profiles.write(MEASURED, tmp_path / "p.json")
-    known = {"profile": str(tmp_path / "p.json"), "devices": 2, "minibatch": 2, "minibatches": 2}
+    known = {"profile": str(tmp_path / "p.json"), "gpu": "a100", "devices": 2, "minibatch": 2, "minibatches": 2}
     usual, kept = (ask("longalign", SMALL.name, **known, recompute=on) for on in (True, False))
-    for setting in (usual, kept):
-        on = setting.cost.profile.recompute
+    rows = []
+    for setting, on in ((usual, True), (kept, False)):
         found = compare(setting)
-        assert found.as_json()["inputs"]["recompute"] is on
-        assert simulate_of(setting).about.recipe.recomputes is on
+        assert found.as_json()["inputs"]["recompute"] is setting.cost.profile.recompute is on
+        simulated = simulate(plan(setting, "native"), Simulation(setting.cost, "on-demand", "analytic"))
+        assert simulated.about.recipe.recomputes is on
+        rows.append(found.rows)
+    for one, other in zip(*rows, strict=True):
+        assert other.makespan_seconds < one.makespan_seconds
+        assert other.memory_bytes > one.memory_bytes
     assert usual.cost.profile == MEASURED
     lengths = np.array([1000, 2000])
     assert np.all(kept.cost.sample_seconds(lengths) == seconds(under(MEASURED, SMALL, False), lengths))
 
 
-def simulate_of(setting) -> timeline.Timeline:
-    return simulate(plan(setting, "native"), Simulation(setting.cost, "on-demand", "analytic"))
-
-
-def test_without_recompute_is_quicker_and_holds_more():
-    usual, kept = (
-        compare(ask("longalign", SMALL.name, gpu="h100", devices=4, minibatch=2, minibatches=3, recompute=on))
-        for on in (True, False)
-    )
-    for one, other in zip(usual.rows, kept.rows, strict=True):
-        assert other.makespan_seconds < one.makespan_seconds
-        assert other.memory_bytes > one.memory_bytes
-
-
 def test_a_prediction_with_it_is_not_held_against_a_run_without(timeline):
     without = replace(timeline, about=replace(timeline.about, recipe=by(False)))
-    said = "recompute none is not the prediction's full; predict with --recompute none"
-    with pytest.raises(InputError, match=said):
-        validate(timeline, [without])
-    with pytest.raises(InputError, match="recompute full is not the prediction's none; predict with --recompute full"):
-        validate(without, [timeline])
+    for one, other in ((timeline, without), (without, timeline)):
+        with pytest.raises(InputError):
+            validate(one, [other])
     assert validate(without, [without]).as_json()["recompute"] is False
 
 
@@ -182,7 +161,7 @@ def test_a_timeline_carries_it_and_an_old_one_had_it(timeline, tmp_path):
     np.savez(tmp_path / "old.npz", **(old | {"header": np.array(json.dumps(header))}))
     assert read(tmp_path / "old.npz").about == timeline.about
     np.savez(tmp_path / "odd.npz", **(old | {"header": np.array(json.dumps(header | {"recompute": 1}))}))
-    with pytest.raises(InputError, match="recompute is 1"):
+    with pytest.raises(InputError):
         read(tmp_path / "odd.npz")
 
 
@@ -195,7 +174,6 @@ def test_a_log_of_steps_without_it_is_split_as_their_flops_are():
     assert kept.backward.linear / kept.forward.linear == pytest.approx(2)
     assert kept.backward.quadratic / kept.forward.quadratic == pytest.approx(2.5)
     np.testing.assert_allclose(seconds(kept), seconds(usual))
-    assert "1:2 and attention 1:2.5" in kept.notes
     assert np.all(seconds(under(kept, SMALL, True)) > seconds(kept))
 
 
