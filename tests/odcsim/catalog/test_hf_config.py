@@ -63,6 +63,7 @@ SHAPES = [  # a config, and what the model is to have
     *[(PLAIN[name][0], {"kv_heads": heads}) for name, heads in
       (("starcoder", 1), ("falcon-7b", 1), ("falcon-40b", 8), ("starcoder2-15b", 4))],
     (MPT | {"expansion_ratio": 2}, {"ffn": 8192}), (PLAIN["gpt2"][0] | {"n_inner": 1000}, {"ffn": 1000}),
+    (bare(PLAIN["falcon-7b"][0], "parallel_attn"), {"parameters": PLAIN["falcon-7b"][1]}),
     (PLAIN["falcon-7b"][0] | {"ffn_hidden_size": 1000}, {"ffn": 1000}), (OPT, {"embedding": 512}),
     (OPT | {"word_embed_proj_dim": 1024}, {"embedding": 0}),
 ]  # fmt: skip

@@ -1,12 +1,15 @@
 """Settings for other trainers: of a row that was priced as the trainer runs it, as many tokens, samples and devices."""
 
+import inspect
 import io
 import json
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import odcsim
 from odcsim.catalog import gpu
 from odcsim.cli import main
 from odcsim.neighbours import TRAINERS
@@ -18,79 +21,44 @@ MADE = {"max_tokens": 32768, "minibatch": 4, "each": 0, "samples": 64.0, "tokens
 OFFER = {"gpu": "h100", "devices": 16, "sync": "collective", "balancer": "own", "max_tokens": 32768, "minibatch": 4,
          "recompute": False, "selective": "no", "sharding": "hybrid", "microbatches": 2.6, "lora": 0,
          "made": MADE}  # fmt: skip
-
-
-def advice(trainer, *offers):
-    return {"schema": 1, "inputs": {"model": "m", "trainer": trainer}, "rows": list(offers) or [OFFER]}
-
-
 COMPARED = {"devices": 8, "devices_per_node": 8, "minibatch": 4, "max_tokens": 1000, "gpu": "h100", "recompute": True}
-TIMED = {
-    "balancer": "lb-micro",
-    "memory_fits": True,
-    "minibatches": 10,
-    "tokens_per_second": 24000.0,
-    "sharding": "full",
-}
+TIMED = {"balancer": "lb-micro", "memory_fits": True, "minibatches": 10, "tokens_per_second": 24000.0,
+         "sharding": "full", "made": MADE}  # fmt: skip
+BARE = {name: value for name, value in OFFER.items() if name != "made"}
+
+
+def advice(trainer, *offers, **inputs):
+    return {"schema": 1, "inputs": {"model": "m", "trainer": trainer} | inputs, "rows": list(offers) or [OFFER]}
 
 
 def compared(trainer, *rows):
-    names = ("sync", "makespan_seconds")
-    inputs = COMPARED | {"trainer": trainer}
-    return {"schema": 1, "inputs": inputs, "rows": [TIMED | dict(zip(names, r, strict=False)) | r[2] for r in rows]}
-
-
-@pytest.fixture
-def run(tmp_path, capsys):
-    def run(trainer, content, *more):
-        (tmp_path / "a.json").write_text(content if isinstance(content, str) else json.dumps(content))
-        code = main(["flags", trainer, str(tmp_path / "a.json"), *more])
-        return code, capsys.readouterr()
-
-    return run
+    rows = [TIMED | {"sync": sync, "makespan_seconds": seconds} | more for sync, seconds, more in rows]
+    rows = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    return {"schema": 1, "inputs": COMPARED | {"trainer": trainer}, "rows": rows}
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_trainer_is_told_what_was_priced_and_where_its_names_are_from(run, trainer):
-    code, told = run(trainer, advice(trainer))
-    assert code == 0
-    assert "32768" in told.out or trainer == "accelerate"  # which has no limit of tokens
-    assert TRAINERS[trainer].source in told.out
-    words = "# own + collective, 32,768 tokens a microbatch, 64 samples and 90,000 tokens a step\n"
-    assert told.out.startswith(words)
+def test_every_trainer_reads_what_was_priced(trainer):
+    found = odcsim.flags(trainer, advice(trainer))
+    assert trainer == "accelerate" or "32768" in str(found.settings)  # which has no limit of tokens
+    assert any(TRAINERS[trainer].source in line for line in found.lines)
+    assert "32,768 tokens a microbatch, 64 samples and 90,000 tokens a step" in found.lines[0]
+    on_demand = advice(trainer, BARE | {"sync": "on-demand"})
+    if TRAINERS[trainer].engine:
+        assert odcsim.flags(trainer, on_demand).row.way == "on-demand"
+    else:
+        with pytest.raises(odcsim.InputError):
+            odcsim.flags(trainer, on_demand)
+    if not TRAINERS[trainer].rollouts:
+        with pytest.raises(odcsim.InputError):
+            odcsim.flags(trainer, advice(trainer), rollouts=8)
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_on_demand_is_told_where_the_engine_runs_it(run, trainer):
-    on_demand = {name: value for name, value in OFFER.items() if name != "made"} | {"sync": "on-demand"}
-    code, told = run(trainer, advice(trainer, on_demand))
-    assert code == (0 if TRAINERS[trainer].engine else 2)
-    assert "on-demand by odc_engine, with max_tokens = 32768" in told.out or code
+CHOICES = [{"on_host": True}, {"rank": 16}, {"moments": "8bit"}, {"hybrid": True}, {"recompute": "operators"}]
 
 
-@pytest.mark.parametrize("asked", [None, "axolotl"])
-def test_what_was_priced_for_another_is_refused(run, asked):
-    code, told = run("trl", advice(asked))
-    assert code == 2
-    assert told.err.endswith("has no row of what trl runs; ask again with --trainer trl, for the price of what it does "
-                             "itself\n")  # fmt: skip
-    code, told = run("trl", advice(asked), "--row", "1")
-    assert code == 2
-    assert "trl does not run collective + own as it was priced" in told.err
-
-
-def test_what_does_not_fit_is_refused(run):
-    full = OFFER | {"memory_fits": False, "memory_bytes": 113e9, "memory_limit": 86e9}
-    code, told = run("trl", advice("trl", full))
-    assert code == 2
-    assert "the row needs 113 of 86 GB of memory; choose another with --row" in told.err
-
-
+@pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda t: t.name)
-@pytest.mark.parametrize(
-    "choice",
-    [{"on_host": True}, {"rank": 16}, {"moments": "8bit"}, {"hybrid": True}, {"recompute": "operators"}],
-)
 def test_every_choice_is_said_or_said_not_to_be(trainer, choice):
     plain, chosen = (set(lines(trainer, replace(ROW, **more))) for more in ({}, choice))
     assert chosen - plain
@@ -107,123 +75,134 @@ SAMPLES = {  # by whose product a trainer makes the samples of a step, and what 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_rollouts_come_to_the_samples_that_were_priced(name, rollouts):
     row = replace(ROW, devices=16, minibatch=2, rollouts=rollouts)
-    settings = TRAINERS[name].settings(row)
-    prompts, each, step = (settings[key] for key in SAMPLES[name])
+    prompts, each, step = (TRAINERS[name].settings(row)[key] for key in SAMPLES[name])
     assert prompts * each == row.samples == 32
     assert step == (prompts if name == "verl" else row.samples)
-    assert any("not for supervised data" in note for note in notes(TRAINERS[name], row))
+    with pytest.raises(odcsim.InputError):
+        print(odcsim.flags(name, advice(name), rollouts=7))  # does not divide 64
 
 
-def test_who_generates_is_known_and_others_take_no_rollouts(run):
+def test_who_generates_and_pairs_have_notes_of_their_own():
     assert {name for name, trainer in TRAINERS.items() if trainer.rollouts} == set(SAMPLES)
-    for name in TRAINERS.keys() - set(SAMPLES):
-        code, told = run(name, advice(name), "--rollouts", "8")
-        assert (code, told.out) == (2, "")
-        assert f"--rollouts 8, and {name} generates none" in told.err
-        assert not any("supervised" in note for note in notes(TRAINERS[name], ROW))
+    plain, paired = (len([*notes(TRAINERS["trl"], replace(ROW, pairs=pairs))]) for pairs in (False, True))
+    assert paired == plain + 1
 
 
-def test_rollouts_that_do_not_divide_a_step_are_refused(run):
-    for name in SAMPLES:
-        code, told = run(name, advice(name), "--rollouts", "7")
-        assert code == 2
-        assert "--rollouts 7 does not divide 64 samples of a step; give a divisor of 64" in told.err
-
-
-def test_pairs_say_what_their_price_leaves_out():
-    pairs, samples = ("\n".join(notes(TRAINERS["trl"], replace(ROW, pairs=pairs))) for pairs in (True, False))
-    assert "not in the price: the reference model's forward pass" in pairs
-    assert "reference model" not in samples
-
-
-def test_an_offer_of_several_nodes(run):
-    out = run("verl", advice("verl"), "--rollouts", "8")[1].out.splitlines()
+def test_an_offer_of_several_nodes():
     nodes = 16 // gpu("h100").devices_per_node
-    assert f"trainer.nnodes={nodes}" in out
-    assert "actor_rollout_ref.actor.ppo_mini_batch_size=8" in out
-    assert f"actor_rollout_ref.actor.fsdp_config.fsdp_size={16 // nodes}" in out
-    assert "actor_rollout_ref.model.enable_gradient_checkpointing=false" in out
+    found = odcsim.flags("verl", advice("verl"), rollouts=8).settings
+    actor = "actor_rollout_ref.actor."
+    names = ("trainer.nnodes", f"{actor}ppo_mini_batch_size", f"{actor}fsdp_config.fsdp_size")
+    assert [found[name] for name in names] == [nodes, 8, 16 // nodes]
+    assert found["actor_rollout_ref.model.enable_gradient_checkpointing"] is False
     smaller = advice("verl", OFFER, OFFER | {"devices": 8, "sharding": "full"})
-    assert "trainer.nnodes=1" in run("verl", smaller, "--row", "2")[1].out
+    assert odcsim.flags("verl", smaller, row=2).settings["trainer.nnodes"] == 1
 
 
-def test_of_a_comparison_the_fastest_that_fits_and_that_the_trainer_runs(run):
-    rows = (
-        ("collective", 9.0, {"made": MADE}),
-        ("deferred", 10.0, {"made": MADE, "balancer": "own"}),
-        ("deferred", 5.0, {}),
-        ("on-demand", 8.0, {}),
-        ("deferred", 7.0, {"memory_fits": False, "balancer": "pool", "made": MADE}),
-    )
-    assert "# lb-micro + collective," in run("trl", compared("trl", *rows))[1].out
-    assert "# lb-micro + on-demand," in run("trl", compared("trl", *rows[2:4]))[1].out
-    code, told = run("axolotl", compared("axolotl", *rows[2:]))
-    assert code == 2
-    assert "choose one with --row" in told.err
-    assert "# lb-micro + on-demand," in run("trl", compared("trl", *rows), "--row", "4")[1].out
-    sizes = {"memory_bytes": 83e9, "memory_limit": 86e9}
-    tight = ("deferred", 6.0, {"made": MADE, "balancer": "own", **sizes})
-    assert "# lb-micro + collective," in run("trl", compared("trl", *rows, tight))[1].out
-    assert "# own + deferred," in run("trl", compared("trl", tight))[1].out
+def test_of_a_comparison_the_fastest_that_fits_and_that_the_trainer_runs():
+    rows = [
+        ("collective", 9.0, {}), ("deferred", 10.0, {"balancer": "own"}), ("deferred", 5.0, {"made": None}),
+        ("on-demand", 8.0, {"made": None}), ("deferred", 7.0, {"memory_fits": False, "balancer": "pool"}),
+    ]  # fmt: skip
+    tight = ("deferred", 6.0, {"balancer": "own", "memory_bytes": 83e9, "memory_limit": 86e9})
+
+    def best(*some, **words):
+        row = odcsim.flags("trl", compared("trl", *some), **words).row
+        return row.balancer, row.way
+
+    assert best(*rows) == best(*rows, tight) == ("lb-micro", "collective")
+    apart = ("lb-micro", "on-demand")
+    assert best(*rows[2:4]) == best(*rows, row=4) == best(*rows, row=apart) == apart
+    assert best(tight) == ("own", "deferred")
+    with pytest.raises(odcsim.InputError):
+        odcsim.flags("axolotl", compared("axolotl", *rows[2:]))
 
 
-def test_gradients_leave_when_they_were_priced_to(run):
+def test_gradients_leave_when_they_were_priced_to():
     """transformers' own is at the end; after every microbatch where that was priced, which one alone need not say."""
-    for sync, accumulated, told in (("deferred", 4, False), ("collective", 4, True), ("collective", 1, False)):
-        made = MADE | {"each": 4 // accumulated}
-        out = run("trl", advice("trl", OFFER | {"sync": sync, "balancer": "padded", "made": made}))[1].out
-        assert f"--gradient_accumulation_steps {accumulated}\n" in out
-        assert ("sync_each_batch" in out) == told
+    for sync, accumulated, said in (("deferred", 4, False), ("collective", 4, True), ("collective", 1, False)):
+        padded = OFFER | {"sync": sync, "balancer": "padded", "made": MADE | {"each": 4 // accumulated}}
+        found = odcsim.flags("trl", advice("trl", padded))
+        assert found.settings["--gradient_accumulation_steps"] == accumulated
+        assert ("sync_each_batch" in str(found)) == said
 
 
-def test_model_epochs_and_the_longest_sample_are_carried(run):
-    content = advice("trl", OFFER | {"balancer": "padded", "made": MADE | {"each": 2}})
-    content["inputs"] |= {"model": "Qwen/Qwen3-8B", "epochs": 3.0, "trace_longest": 7000, "trace": "chats.jsonl"}
-    out = run("trl", content)[1].out.splitlines()
-    assert {"--model_name_or_path Qwen/Qwen3-8B", "--num_train_epochs 3", "--max_length 7000"} <= set(out)
-    assert "# lengths were those of chats.jsonl: train on that dataset" in out
+def test_model_epochs_and_the_longest_sample_are_carried():
+    padded = OFFER | {"balancer": "padded", "made": MADE | {"each": 2}}
+    known = {"model": "Qwen/Qwen3-8B", "epochs": 3.0, "trace_longest": 7000, "trace": "chats.jsonl"}
+    found = odcsim.flags("trl", advice("trl", padded, **known))
+    written = {"--model_name_or_path Qwen/Qwen3-8B", "--num_train_epochs 3", "--max_length 7000"}
+    assert written <= set(found.lines)
+    assert any("chats.jsonl" in line for line in found.lines)
 
 
-def test_json_by_a_pipe(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(advice("slime"))))
-    assert main(["flags", "slime", "-"]) == 0
-    assert "--max-tokens-per-gpu 32768" in capsys.readouterr().out
+LENGTHS = np.minimum(np.random.default_rng(2).lognormal(7.0, 0.9, 400), 6000).astype(np.int64) + 1
+ASKED = {"gpu": "h100", "devices": 4, "minibatch": 8, "minibatches": 3, "max_tokens": 8000}
+WISHED = {"gpus": "h100", "devices": [2, 4], "global_batch": 32, "minibatches": 3}
 
 
-BAD = [
-    "{",
-    "[]",
-    "null",
-    "{}",
-    '{"inputs": {}, "rows": []}',
-    '{"inputs": {}, "rows": [5]}',
-    '{"inputs": 3, "rows": [{}]}',
-    '{"inputs": {}, "rows": [{"makespan_seconds": "a"}]}',
-    '{"inputs": {}, "rows": [{"sync": 5}]}',
-    '{"inputs": {"trainer": "verl"}, "rows": [{"sync": "collective", "made": {"each": "x"}}]}',
-    '{"inputs": {"trainer": "verl"}, "rows": [{"sync": "collective", "made": 3}]}',
-]
+@pytest.fixture(scope="module", params=["trl", "verl"])
+def trainer(request):
+    return request.param
 
 
-@pytest.mark.parametrize("content", BAD)
-def test_what_holds_no_rows_is_one_line(run, content):
-    code, told = run("verl", content)
-    assert code == 2
-    assert len(told.err.splitlines()) == 1
+@pytest.fixture(scope="module")
+def results(trainer):
+    compared = odcsim.compare(odcsim.ask(LENGTHS, "qwen3-0.6b", **ASKED, trainer=trainer))
+    return compared, odcsim.advise(LENGTHS, "qwen3-0.6b", **WISHED, trainer=trainer)
 
 
-def test_a_step_of_rl_is_said_to_have_no_settings(tmp_path, run, capsys):
-    (tmp_path / "l.csv").write_text("length\n" + "900\n300\n" * 20)
-    small = ["--model", "qwen3-0.6b", "--gpu", "h100", "--devices", "2", "--prompts", "4", "--rollouts", "1"]
-    assert main(["rl", str(tmp_path / "l.csv"), *small, "--steps", "2", "--json"]) == 0
-    printed = capsys.readouterr().out
-    for number in ([], ["--row", "1"]):
-        code, told = run("verl", printed, *number)
-        assert code == 2
-        assert "comes from 'odcsim rl', whose rows have no settings; give what 'odcsim compare --json'" in told.err
+def test_python_says_what_the_command_says(results, trainer, tmp_path, capsys, monkeypatch):
+    several = 4 if TRAINERS[trainer].rollouts else 1
+    for result in results:
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps(result.as_json()))
+        for name in (str(path), "-"):
+            monkeypatch.setattr(sys, "stdin", io.StringIO(path.read_text()))
+            assert main(["flags", trainer, name, "--rollouts", str(several)]) == 0
+            printed = capsys.readouterr().out
+        for given in (result, result.as_json(), path, str(path)):
+            assert f"{odcsim.flags(trainer, given, rollouts=several)}\n" == printed
 
 
-def test_a_row_that_is_not_there(run):
-    code, told = run("verl", advice("verl", OFFER, OFFER), "--row", "3")
-    assert code == 2
-    assert "--row 3 of 2; give 1 to 2" in told.err
+def test_settings_are_those_of_the_lines_and_rows_have_numbers_and_names(results, trainer):
+    found = odcsim.flags(trainer, results[0])
+    best = found.row
+    assert found.settings == TRAINERS[trainer].settings(best)
+    assert all(any(line.startswith(name) for line in found.lines) for name in found.settings)
+    assert found._repr_html_().count("<tr>") == 1 + len(found.settings) > 1
+    number = [row.pair for row in results[0].rows].index((best.balancer, best.way)) + 1
+    assert odcsim.flags(trainer, results[0], row=number).row == best
+    assert odcsim.flags(trainer, results[0], row=(best.balancer, best.way)).row == best
+
+
+FULL = OFFER | {"memory_fits": False, "memory_bytes": 113e9, "memory_limit": 86e9}
+ROWS = ["{}", '{"inputs": {}, "rows": []}', '{"inputs": {}, "rows": [5]}', '{"inputs": 3, "rows": [{}]}',
+        '{"inputs": {}, "rows": [{"makespan_seconds": "a"}]}', '{"inputs": {}, "rows": [{"sync": 5}]}',
+        '{"inputs": {"trainer": "verl"}, "rows": [{"sync": "collective", "made": {"each": "x"}}]}',
+        '{"inputs": {"trainer": "verl"}, "rows": [{"sync": "collective", "made": 3}]}']  # fmt: skip
+REFUSED = [  # a result and what is asked of it
+    *[(json.loads(text), {}) for text in ROWS], (3, {}), ("nowhere.json", {}), (advice("verl", FULL), {}),
+    *[(advice(asked), words) for asked in (None, "axolotl") for words in ({}, {"row": 1})],
+    *[(advice("verl"), words) for words in ({"row": 0}, {"row": 2}, {"row": "best"}, {"rollouts": 1.5},
+                                            {"row": ("lb-mini", "on-demnd")}, {"trainer": "vrel"}, {"trainer": 3})],
+    ({"inputs": {"trainer": "verl"}, "rows": [OFFER | {"dealt": 1}]}, {"row": 1}),  # of 'odcsim rl'
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("result", "words"), REFUSED)
+def test_what_has_no_such_row_is_refused(result, words):
+    with pytest.raises(odcsim.InputError) as caught:
+        odcsim.flags(words.get("trainer", "verl"), result, **{key: words[key] for key in words if key != "trainer"})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null", *ROWS])
+def test_what_holds_no_rows_is_one_line(tmp_path, content, capsys):
+    (tmp_path / "a.json").write_text(content)
+    assert main(["flags", "verl", str(tmp_path / "a.json")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_help_shows_every_word():
+    assert list(inspect.signature(odcsim.flags).parameters) == ["trainer", "result", "row", "rollouts"]

@@ -16,12 +16,8 @@ SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory) -> House:
     found = House(tmp_path_factory.mktemp("house"))
-    found.add(
-        "odcsim/neighbours",
-        "in_rows",
-        MODULE,
-        among="        llama_factory.LLAMA_FACTORY, accelerate.ACCELERATE,\n        in_rows.ROWS,\n",
-    )
+    line = "        llama_factory.LLAMA_FACTORY, accelerate.ACCELERATE,\n        in_rows.ROWS,\n"
+    found.add("odcsim/neighbours", "in_rows", MODULE, among=line)
     return found
 
 

@@ -7,9 +7,12 @@ import math
 import re
 from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from plain_rows import best_fit, first_fit, in_turn, knapsacks
+from rowfiles import write
 
 from odcsim.cli import main
 from odcsim.decide import room
@@ -36,9 +39,7 @@ def said(*argv):
 
 @cache
 def trace(tmp):
-    path = tmp / "lengths.csv"
-    path.write_text("length\n" + "\n".join(map(str, LENGTHS)) + "\n")
-    return str(path)
+    return str(write(tmp / "lengths.csv", [{"length": length} for length in LENGTHS]))
 
 
 @pytest.fixture(scope="module")
@@ -52,96 +53,36 @@ def parsed(lines):
     return {name.lstrip("-").rstrip(":"): value.strip("'") for name, value in pairs}
 
 
-def best_fit(lengths, limit):
-    """TRL's bfd as its pages say it: longest first, into the fullest row with room, the oldest of those as full."""
-    rows, left, since = [], [], []
-    for at, i in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
-        fitting = [(left[r], since[r], r) for r in range(len(rows)) if left[r] >= lengths[i]]
-        if fitting:
-            row = min(fitting)[2]
-        else:
-            row = len(rows)
-            rows.append([])
-            left.append(limit)
-            since.append(0)
-        rows[row].append(i)
-        left[row] -= lengths[i]
-        since[row] = at
-    return rows
-
-
-def first_fit(lengths, limit):
-    rows, left = [], []
-    for i, length in enumerate(lengths):
-        row = next((r for r in range(len(rows)) if left[r] >= length and len(rows[r]) < 200), None)
-        if row is None:
-            rows.append([])
-            left.append(limit)
-            row = len(rows) - 1
-        rows[row].append(i)
-        left[row] -= length
-    return rows
-
-
-def knapsacks(lengths, limit):
-    open_ones, rows = list(range(len(lengths))), []
-    while open_ones:
-        row, left = [], limit
-        while fitting := [i for i in open_ones if lengths[i] <= left]:
-            best = max(fitting, key=lambda i: (lengths[i], i))
-            row.append(best)
-            left -= lengths[best]
-            open_ones.remove(best)
-        rows.append(row)
-    return rows
-
-
-def in_turn(lengths, limit):
-    rows, held = [[]], 0
-    for i, length in enumerate(lengths):
-        if held + length > limit:
-            rows.append([])
-            held = 0
-        rows[-1].append(i)
-        held += length
-    return rows
-
-
 def in_groups(pack, lengths, limit, group):
     return [[start + i for i in row] for start in range(0, len(lengths), group)
             for row in pack(lengths[start : start + group], limit)]  # fmt: skip
 
 
-def read(trainer, told):
+def read(trainer, flag):
     """What each takes from its settings: rows or batches in their order, microbatches of a step, padding, sync."""
-    flag = dict(told)
-    if trainer in ("trl", "accelerate"):
-        packs = flag.get("packing") == "true"
-        each, steps = int(flag["per_device_train_batch_size"]), int(flag["gradient_accumulation_steps"])
-        limit, pads, full = int(flag.get("max_length", 0)), not packs, False
-        rows = in_groups(best_fit, LENGTHS, limit, 1000) if packs else None
-        again = flag["gradient_checkpointing"] == "true"
-    elif trainer == "axolotl":
-        packs = flag["sample_packing"] == "true"
-        each, steps = int(flag["micro_batch_size"]), int(flag["gradient_accumulation_steps"])
-        limit, pads, full = int(flag["sequence_len"]), False, False
-        assert packs or flag["batch_flattening"] == "true"
-        rows = first_fit(LENGTHS, limit) if packs else None
-        again = flag["gradient_checkpointing"] == "true"
-    elif trainer == "llamafactory":
-        packs = flag["packing"] == "true"
-        each, steps = int(flag["per_device_train_batch_size"]), int(flag["gradient_accumulation_steps"])
-        limit, pads, full = int(flag["cutoff_len"]), not packs, packs
-        cut = [min(length, limit - 1) for length in LENGTHS]
-        rows = in_groups(knapsacks, cut, limit - 1, 1000) if packs else None
-        again = flag["disable_gradient_checkpointing"] == "false"
-    else:
-        assert trainer == "torchtitan"
+    if trainer == "torchtitan":
         limit, devices = int(flag["training.seq_len"]), int(flag["parallelism.data_parallel_shard_degree"])
-        each, steps, pads, full = 1, int(flag["training.global_batch_size"]) // devices, False, True
+        each, steps, packs = 1, int(flag["training.global_batch_size"]) // devices, True
         rows, again = in_turn(LENGTHS, limit), flag.get("activation-checkpoint:full") is not None
-    batches = rows or [list(range(i, i + each)) for i in range(0, len(LENGTHS) - each + 1, each)]
+    else:
+        axolotl, factory = trainer == "axolotl", trainer == "llamafactory"
+        batch, length = (
+            ("micro_batch_size", "sequence_len") if axolotl else ("per_device_train_batch_size", "max_length")
+        )
+        packs = flag.get("sample_packing" if axolotl else "packing") == "true"
+        each, steps = int(flag[batch]), int(flag["gradient_accumulation_steps"])
+        limit = int(flag.get("cutoff_len" if factory else length, 0))
+        assert not axolotl or packs or flag["batch_flattening"] == "true"
+        if axolotl:
+            rows = first_fit(LENGTHS, limit)
+        elif factory and packs:
+            rows = in_groups(knapsacks, [min(one, limit - 1) for one in LENGTHS], limit - 1, 1000)
+        else:
+            rows = in_groups(best_fit, LENGTHS, limit, 1000) if packs else []
+        again = flag["disable_gradient_checkpointing" if factory else "gradient_checkpointing"] != str(factory).lower()
+    batches = rows if packs else [list(range(i, i + each)) for i in range(0, len(LENGTHS) - each + 1, each)]
     after_each = trainer == "torchtitan" or "sync_each_batch" in str(flag) or steps == 1
+    pads, full = not packs and trainer != "axolotl", packs and trainer in ("torchtitan", "llamafactory")
     return batches, steps, limit, pads, full, after_each, again
 
 
@@ -179,9 +120,15 @@ def as_run(trainer, told, devices, share, count):
 
 
 def _work(lengths, devices, limit):
-    import numpy as np
-
     return Work(np.array(lengths), np.ones(len(lengths)), devices, limit)
+
+
+def offered(folder, trainer, printed):
+    """Rows that the trainer runs itself and that fit, with the settings that are printed of each."""
+    (folder / "rows.json").write_text(printed)
+    for number, row in enumerate(json.loads(printed)["rows"], 1):
+        if row.get("made") and row.get("memory_fits", True):
+            yield row, parsed(said("flags", trainer, str(folder / "rows.json"), "--row", f"{number}").splitlines())
 
 
 QUESTIONS = st.tuples(
@@ -191,25 +138,20 @@ QUESTIONS = st.tuples(
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(question=QUESTIONS)
 def test_settings_that_are_printed_run_fit_and_cost_as_priced(folder, trainer, question):
     model, gpu, devices, share, more, limit = question
     words = ["--model", model, "--gpu", gpu, "--devices", f"{devices}", "--minibatch", f"{share}", "--minibatches", "3",
              "--in-order", "--trainer", trainer, *more, *(["--max-tokens", f"{limit}"] if limit else [])]  # fmt: skip
-    told = said("compare", trace(folder), *words, "--json")
-    assume(told)
-    (folder / "rows.json").write_text(told)
-    rows = [(n, row) for n, row in enumerate(json.loads(told)["rows"], 1) if row.get("made") and row["memory_fits"]]
-    for number, row in rows:
-        flags = parsed(said("flags", trainer, str(folder / "rows.json"), "--row", f"{number}").splitlines())
+    printed = said("compare", trace(folder), *words, "--json")
+    assume(printed)
+    for row, flags in offered(folder, trainer, printed):
         schedules, after_each, again, trained = as_run(trainer, flags, devices, share, 3)
         assert again == ("--no-recompute" not in more)
         assert (row["sync"] == "collective") == after_each or row["made"]["minibatch"] == max(1, row["made"]["each"])
-        setting = ask(LENGTHS, model, gpu=gpu, devices=devices, minibatch=share, trainer=trainer,
-                      recompute="full" if again else "none")  # fmt: skip
-        sync = "collective" if after_each and row["sync"] == "collective" else row["sync"]
-        cost = room.under(setting.cost, sync)
+        asked = {"gpu": gpu, "devices": devices, "minibatch": share, "recompute": "full" if again else "none"}
+        cost = room.under(ask(LENGTHS, model, **asked, trainer=trainer).cost, row["sync"])
         spans = simulation.makespans(schedules, Simulation(cost, executor="analytic"))
         assert trained / spans.sum() == pytest.approx(row["tokens_per_second"], rel=0.01)
         needed = room.needed(cost, max(s.fullest for s in schedules), max(LENGTHS)).total
@@ -221,15 +163,11 @@ def test_settings_that_are_printed_run_fit_and_cost_as_priced(folder, trainer, q
 def test_an_offer_costs_what_its_settings_do(folder, trainer):
     words = ["advise", trace(folder), "--model", "qwen3-0.6b", "--gpus", "h100", "--devices", "2,4", "--global-batch",
              "24", "--minibatches", "3", "--in-order", "--trainer", trainer, "--json"]  # fmt: skip
-    told = said(*words)
-    (folder / "offers.json").write_text(told)
-    for number, row in enumerate(json.loads(told)["rows"], 1):
-        flags = parsed(said("flags", trainer, str(folder / "offers.json"), "--row", f"{number}").splitlines())
+    for row, flags in offered(folder, trainer, said(*words)):
         devices = row["devices"]
         schedules, _, again, _ = as_run(trainer, flags, devices, 24 // devices, 3)
-        setting = ask(LENGTHS, "qwen3-0.6b", gpu="h100", devices=devices, minibatch=24 // devices, trainer=trainer,
-                      recompute="full" if again else "none")  # fmt: skip
-        cost = room.under(setting.cost, row["sync"])
+        asked = {"gpu": "h100", "minibatch": 24 // devices, "recompute": "full" if again else "none"}
+        cost = room.under(ask(LENGTHS, "qwen3-0.6b", devices=devices, **asked, trainer=trainer).cost, row["sync"])
         spans = simulation.makespans(schedules, Simulation(cost, executor="analytic"))
         if trainer == "trl":  # which keeps an epoch's last step
             batches, accumulated, *_ = read(trainer, flags)

@@ -1,79 +1,93 @@
-"""Rows that trainers pack, beside the same rules said in the plainest way: of lengths that often fit exactly."""
+"""Balancers and rows of other trainers: what each says that it does, and what every plan has to keep."""
+
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
+import plain_rows
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odcsim.balance import FIELD, NAMES, runs_with
 from odcsim.decide import stock
-from odcsim.neighbours import TRAINERS
+from odcsim.decide.asking import ask
+from odcsim.decide.comparison import compare, pairs
+from odcsim.heuristics.balancer import Work, assigned
+from odcsim.neighbours import TRAINERS, nemo_rl, torchtitan, trl, verl
 from odcsim.neighbours.axolotl import MOST
 from odcsim.neighbours.rows import best_fit, first_fit, in_order, knapsacks
 from odcsim.trace import Trace
 
-LIMIT = 12
+LIMIT = 12  # of lengths that often fit exactly
 LENGTHS = st.lists(st.integers(1, LIMIT), min_size=1, max_size=40)
+LONGER = st.lists(st.integers(1, 500), min_size=1, max_size=40)
 
 
-@given(LENGTHS)
-def test_best_fit_is_into_the_fullest_row_with_room_and_the_oldest_of_those(lengths):
-    rows, left, since = [], [], []
-    for at, i in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
-        room = [(left[r], since[r], r) for r in range(len(rows)) if left[r] >= lengths[i]]
-        row = min(room)[2] if room else len(rows)
-        if not room:
-            rows, left, since = [*rows, []], [*left, LIMIT], [*since, 0]
-        rows[row].append(i)
-        left[row] -= lengths[i]
-        since[row] = at
-    assert best_fit(lengths, LIMIT) == rows
+def work(lengths, devices, limit):
+    return Work(np.array(lengths), np.array(lengths, float), devices, limit)
+
+
+WORKS = st.builds(
+    lambda lengths, devices, more: work(lengths, devices, max(lengths) + more),
+    LONGER, st.integers(1, 6), st.integers(0, 800),
+)  # fmt: skip
 
 
 @given(LENGTHS, st.integers(1, 4))
-def test_first_fit_is_into_the_first_row_with_room_and_of_so_few_samples(lengths, most):
-    rows = []
-    for i, length in enumerate(lengths):
-        held = next((row for row in rows if sum(lengths[j] for j in row) + length <= LIMIT and len(row) < most), None)
-        if held is None:
-            rows.append([i])
-        else:
-            held.append(i)
-    assert first_fit(lengths, LIMIT, most) == rows
+def test_rows_are_those_of_the_plain_rules(lengths, most):
+    assert best_fit(lengths, LIMIT) == plain_rows.best_fit(lengths, LIMIT)
+    assert first_fit(lengths, LIMIT, most) == plain_rows.first_fit(lengths, LIMIT, most)
+    assert in_order(lengths, LIMIT) == plain_rows.in_turn(lengths, LIMIT)
+    mine, theirs = (
+        [[lengths[i] for i in row] for row in rule(lengths, LIMIT)] for rule in (knapsacks, plain_rows.knapsacks)
+    )
+    assert mine == theirs
 
 
-@given(LENGTHS)
-def test_a_knapsack_takes_the_longest_that_still_fits(lengths):
-    rows, waiting = [], list(range(len(lengths)))
-    while waiting:
-        row = []
-        while fitting := [i for i in waiting if sum(lengths[j] for j in row) + lengths[i] <= LIMIT]:
-            row.append(max(fitting, key=lambda i: (lengths[i], i)))
-            waiting.remove(row[-1])
-        rows.append(row)
-    assert [[lengths[i] for i in row] for row in knapsacks(lengths, LIMIT)] == [
-        [lengths[i] for i in row] for row in rows
-    ]
-
-
-@given(LENGTHS)
-def test_a_row_in_order_is_closed_when_the_next_does_not_fit(lengths):
-    rows = [[0]]
-    for i, length in enumerate(lengths[1:], 1):
-        if sum(lengths[j] for j in rows[-1]) + length > LIMIT:
-            rows.append([])
-        rows[-1].append(i)
-    assert in_order(lengths, LIMIT) == rows
-
-
-def test_rows_are_packed_of_a_thousand_samples_at_once():
-    rule = TRAINERS["trl"].own[0]
-    trace = stock.packed(Trace("t", np.arange(2500) + 1), rule, 9000, 0, in_order=True)
-    assert rule.group == 1000
-    parts = {
-        bundle: {(length - 1) // 1000 for length in trace.lengths[trace.bundle == bundle]} for bundle in trace.bundle
-    }
-    assert all(len(thousands) == 1 for thousands in parts.values())
-
-
-def test_a_row_of_axolotl_has_no_more_samples_than_it_allows():
+def test_rows_are_packed_of_a_thousand_samples_at_once_and_have_no_more_than_they_allow():
+    trace = stock.packed(Trace("t", np.arange(2500) + 1), TRAINERS["trl"].own[0], 9000, 0, in_order=True)
+    for bundle in np.unique(trace.bundle):
+        assert len({(length - 1) // 1000 for length in trace.lengths[trace.bundle == bundle]}) == 1
     trace = stock.packed(Trace("t", np.ones(900, dtype=np.int64)), TRAINERS["axolotl"].own[0], 4000, 0)
     assert np.bincount(trace.bundle).max() == MOST == 200
+
+
+@pytest.mark.parametrize("balancer", FIELD, ids=lambda b: b.name)
+@given(of=WORKS)
+def test_every_sample_once_under_the_limit_in_equal_counts(balancer, of):
+    devices = assigned(balancer, of).devices
+    assert len(devices) == of.devices
+    assert sorted(i for device in devices for row in device for i in row) == list(range(len(of.tokens)))
+    assert max(sum(of.tokens[i] for i in row) for device in devices for row in device) <= of.max_tokens
+    assert len({len(device) for device in devices}) == 1
+
+
+@given(WORKS)
+def test_what_each_of_them_keeps(of):
+    """verl gives devices as many samples, NeMo RL runs its largest first, torchtitan's rows of like squares meet."""
+    counts = [sum(map(len, device)) for device in verl.deal(of).slots]
+    assert max(counts) - min(counts) <= 1
+    for device in nemo_rl.deal(of).slots:
+        tokens = [sum(of.tokens[i] for i in row) for row in device]
+        assert tokens == sorted(tokens, reverse=True)
+    slots = torchtitan.deal(of).slots
+    squares = [[sum(int(of.tokens[i]) ** 2 for i in row) for row in device] for device in slots]
+    assert all(min(step) >= max(after) for step, after in pairwise(zip(*squares, strict=True)))
+
+
+def test_verl_weighs_by_its_constants_and_trl_fills_rows_in_order_of_arrival():
+    """By tokens 3 + 1 against 2 + 2 are even; by verl's constants the long one is heavier than both others."""
+    long = 3 * 24_576
+    [one, other] = verl.deal(work([long, 24_576, 2 * 24_576, 2 * 24_576], 2, 10**6)).slots
+    assert sorted(map(sorted, [one[0], other[0]])) == [[0, 1], [2, 3]]
+    assert trl.deal(work([5, 3, 3, 4, 6], 2, 10)).slots == [[[0], [4]], [[1, 2, 3], []]]
+
+
+def test_they_are_rows_where_somebody_asks():
+    setting = ask("azure-chat", "qwen2.5-1.5b", gpu="h100", devices=2, minibatch=4, minibatches=2, max_tokens=16384)
+    more = set(pairs(replace(setting, field=True))) - set(pairs(setting))
+    assert more == {(b.name, sync) for b in FIELD for sync in ("collective", "deferred", "on-demand")}
+    assert all(runs_with(b.name, "collective") for b in FIELD)
+    assert not {b.name for b in FIELD} & set(NAMES)
+    assert more <= {row.pair for row in compare(replace(setting, field=True)).rows}

@@ -71,6 +71,14 @@ def test_arrays(tmp_path, values):
         load(tmp_path / "a.npy")
 
 
+@pytest.mark.parametrize("steps", [1, 3, 5, 70_000])
+def test_arrays_of_unlike_lengths(tmp_path, steps):
+    """In whatever pieces they are read."""
+    np.savez(tmp_path / "a.npz", length=np.ones(4, int), step=np.ones(steps, int))
+    with pytest.raises(InputError):
+        load(tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "saved"])
 def test_a_missing_value_is_known_by_its_row_and_a_cut_file_by_itself(tmp_path, name):
     for lists in (False, True):
