@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from odcsim.checking.batches import Batch
 from odcsim.checking.unpaired import PATCHED, unpaired, way_out
 from odcsim.program import sync_named
+from odcsim.support.numbers import counted
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
@@ -142,10 +143,8 @@ def _over(batch: Batch, limit: int) -> Odd | None:
     if most <= limit:
         return None
     over = sum(held > limit for held in tokens.values())
-    return (
-        most,
-        f"microbatch {microbatch} of device {device} holds {most:,} tokens, over {limit:,}; {over:,} are over it",
-    )
+    many = f"{over:,} {'is' if over == 1 else 'are'} over it"
+    return most, f"microbatch {microbatch} of device {device} holds {most:,} tokens, over {limit:,}; {many}"
 
 
 def _lengths(batch: Batch) -> Odd | None:
@@ -157,7 +156,7 @@ def _lengths(batch: Batch) -> Odd | None:
         return None
     sample, (planned, found) = next(iter(other.items()))
     text = f"row {batch.row(sample)} has {planned:,} tokens in the plan and {found:,} in the lengths"
-    return len(other), f"{text}; {len(other):,} samples differ"
+    return len(other), f"{text}; {counted(len(other), 'sample')} {'differs' if len(other) == 1 else 'differ'}"
 
 
 def _no_loss(batch: Batch) -> Odd | None:
@@ -171,8 +170,8 @@ def _partial(batch: Batch, full: int) -> Odd | None:
     size = len(batch.samples)
     if not 0 < size < full:
         return None
-    text = f"{size:,} samples where the largest has {full:,}: each weighs {full / size:.2f} times as much in its step"
-    return full / size, text
+    each = f"each weighs {full / size:.2f} times as much in its step"
+    return full / size, f"{counted(size, 'sample')} where the largest has {full:,}: {each}"
 
 
 def _loss(batch: Batch) -> Odd | None:
