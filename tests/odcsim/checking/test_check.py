@@ -229,8 +229,9 @@ def test_what_is_wrong_is_refused(plan, words):
     assert "--" not in str(caught.value)
 
 
-BAD = ["{", "[]", "null", '"a"', '{"length": 5}', "[[0], [[1]]]", '{"devices": [[[5]]], "lengths": [1, 2]}', "", "[[]]",
-       '{"devices": 3}', "[[[[[]]]]]", '{"devices": [[[0]]], "lengths": ["a"]}', '{"seq_lengths": [["a"]]}']  # fmt: skip
+BAD = ["{", "[]", "null", '"a"', '{"length": 5}', "[[0], [[1]]]", '{"devices": [[[5]]], "lengths": [1, 2]}', "",
+       "[[]]", '{"devices": 3}', "[[[[[]]]]]", '{"devices": [[[0]]], "lengths": ["a"]}',
+       '{"seq_lengths": [["a"]]}']  # fmt: skip
 
 
 @pytest.mark.parametrize("content", BAD)

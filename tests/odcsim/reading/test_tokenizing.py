@@ -94,6 +94,7 @@ def test_cutting_and_padding_of_the_file_are_left_out(tmp_path, tokens):
 
 def test_a_template_in_a_file_of_its_own_wins(tmp_path, tokens):
     named = [{"name": "default", "template": "no {{ messages[0].content }}"}, {"name": "tool_use", "template": "x"}]
+    named += ["no dict", {"name": "no template"}]
     own = tokenizer_in(tmp_path / "own", named)
     rows = write(tmp_path / "a.jsonl", [{"messages": TALK}])
     assert load(rows, tokenizer=own).lengths[0] == tokens(f"no {ASKED}")
