@@ -31,11 +31,6 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), UNMARKED)
-
-
-@pytest.fixture(scope="module")
 def strict(tmp_path_factory):
     refuses = "{% if messages|length < 2 %}{{ raise_exception('two turns') }}{% endif %}"
     return tokenizer_in(tmp_path_factory.mktemp("strict"), refuses + UNMARKED)

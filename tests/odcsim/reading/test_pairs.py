@@ -50,17 +50,6 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), UNMARKED)
-
-
-@pytest.fixture(scope="module")
-def tokens(folder):
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
-
-
 def lengths_in(path, rows, names=SIDES):
     return str(write(path, [dict(zip(names, row, strict=True)) for row in rows]))
 

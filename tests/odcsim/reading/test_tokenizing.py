@@ -51,17 +51,6 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), UNMARKED)
-
-
-@pytest.fixture(scope="module")
-def tokens(folder):
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
-
-
 @pytest.mark.parametrize(("name", "form"), PLACES)
 def test_every_form_in_every_file(tmp_path, folder, tokens, name, form):
     row, text, after = FORMS[form]
