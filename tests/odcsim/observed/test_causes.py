@@ -13,7 +13,7 @@ from odcsim.observed.files import read
 
 HOME = ROOT / "tests/odcsim/observed/fixtures"
 RUNS = json.loads((HOME / "truth.json").read_text(encoding="utf-8"))["runs"]
-
+ENGINE = json.loads((HOME / "engine/truth.json").read_text(encoding="utf-8"))
 SCATTERED = 0.1  # of copies that take now longer here, now there, which looks like lengths where nobody knows these
 
 
@@ -28,42 +28,29 @@ def truth_of(name):
 
 def test_there_is_a_run_of_each_cause_and_one_of_none():
     assert list(RUNS) == list(CASES)
+    assert list(ENGINE) == list(ENGINE_CASES)
     assert {truth_of(name).cause for name in RUNS} == {"", "lengths", "device", "transfer", "loader", "collector"}
+    assert {case["cause"] for case in ENGINE.values()} == {"", "lengths", "device"}
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_parts_sum_to_the_step_and_the_step_is_what_ranks_measured(found, name):
-    parts = found[name].parts
-    assert [part.name for part in parts] == list(PARTS)
-    assert sum(part.share for part in parts) == pytest.approx(1)
-    assert found[name].seconds == pytest.approx(truth_of(name).step, rel=0.01)
-    for seconds in zip(*found[name].by_step.values(), strict=True):
-        assert min(seconds) >= -1e-9
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_the_cause_that_was_put_in_is_the_one_named(found, name):
-    assert named(found[name]) == truth_of(name).cause
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_idle_is_within_two_points_of_what_ranks_measured(found, name):
-    assert Judged(name, truth_of(name), "", idle_of(found[name])).near
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_each_cause_that_was_put_in_costs_about_what_it_costs_in_truth(found, name):
+def test_the_cause_that_was_put_in_is_named_and_costs_what_it_costs_in_truth(found, name):
     """Within four points of the step, all at once, too; and what was not put in costs nothing like that."""
-    truth = truth_of(name)
+    truth, mine = truth_of(name), found[name]
+    assert [part.name for part in mine.parts] == list(PARTS)
+    assert sum(part.share for part in mine.parts) == pytest.approx(1)
+    assert mine.seconds == pytest.approx(truth.step, rel=0.01)
+    assert min(map(min, mine.by_step.values())) >= -1e-9
+    assert named(mine) == truth.cause
+    assert Judged(name, truth, "", idle_of(mine)).near
     for part in ("lengths", "device", "transfer", "loader", "collector"):
         near = SCATTERED if (name, part) == ("network", "lengths") else 0.04
-        assert found[name].share(part) == pytest.approx(truth.lost[part] / truth.step, abs=near)
+        assert mine.share(part) == pytest.approx(truth.lost[part] / truth.step, abs=near)
 
 
-def test_the_rank_that_is_slow_is_told_from_those_with_longer_samples(found):
-    assert [rank.pace for rank in found["device"].ranks] == pytest.approx([1, 1.5], abs=0.05)
-    assert [rank.pace for rank in found["all"].ranks] == pytest.approx([1, 1.3], abs=0.05)
-    assert [rank.pace for rank in found["lengths"].ranks] == [1, 1]
+@pytest.mark.parametrize(("name", "pace"), [("device", 1.5), ("all", 1.3), ("lengths", 1)])
+def test_the_rank_that_is_slow_is_told_from_those_with_longer_samples(found, name, pace):
+    assert [rank.pace for rank in found[name].ranks] == pytest.approx([1, pace], abs=0.05 * (pace > 1))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -72,10 +59,7 @@ def test_of_a_rank_alone_no_waiting_is_called_a_transfer_nor_the_host_s(found, n
     alone = broken_down(read([str(HOME / f"{name}-rank{rank}.json.gz")]))
     for part in ("transfer", "launch", "lengths", "device", "stages"):
         assert alone.share(part) <= found[name].share(part) + 0.01
-    assert any(said.startswith("transfers apart from waiting for ranks that were not seen") for said in alone.cannot)
-
-
-ENGINE = json.loads((HOME / "engine/truth.json").read_text(encoding="utf-8"))
+    assert len(alone.cannot) > len(found[name].cannot)
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +68,6 @@ def engine():
     return {
         name: broken_down(read([str(HOME / f"engine/{name}{end}") for end in (".npz", ".jsonl")])) for name in ENGINE
     }
-
-
-def test_the_engine_s_runs_are_those_of_the_program():
-    assert list(ENGINE) == list(ENGINE_CASES)
-    assert {case["cause"] for case in ENGINE.values()} == {"", "lengths", "device"}
 
 
 @pytest.mark.parametrize("name", ENGINE)

@@ -41,73 +41,53 @@ GATHER = event("c10d::_allgather_base_", 110, 120, dims=[[64], [32]])
 RAN = mark("gloo:all_gather", 115, 190, LOOP, [[32]])
 
 
-def test_a_thread_without_a_sign_of_life_waits_for_what_is_done_then(tmp_path):
-    found, meetings = track(tmp_path, event("aten::mm", 0, 100), GATHER, RAN, event("aten::mm", 200, 900))
-    assert found == [
-        (Doing.COMPUTE, 0, 100),
-        (Doing.HOST, 100, 110),
-        (Doing.MEETING, 110, 200),  # with its call, and until it is awake again
-        (Doing.COMPUTE, 200, 900),
-        (Doing.EDGE, 900, 1000),
-    ]
-    assert [(m.kind, m.bytes, m.done) for m in meetings] == [("all-gather", 4 * 64, pytest.approx(190e-6))]
-    assert meetings[0].came == {0: pytest.approx(110e-6)}
+BEFORE, AFTER = event("aten::mm", 0, 100), event("aten::mm", 200, 900)
+C, H, M, E, L, G = Doing.COMPUTE, Doing.HOST, Doing.MEETING, Doing.EDGE, Doing.LOADER, Doing.COLLECTOR
+NEXT, PYTHON = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "python_function"
+READS = "torch/utils/data/dataloader.py(700): __next__"
+# It waits with the call of the collective, and until it is awake again.
+WAITED = [(C, 0, 100), (H, 100, 110), (M, 110, 200), (C, 200, 900), (E, 900, 1000)]
 
 
-def test_a_collective_under_work_is_waited_for_by_nobody(tmp_path):
-    found, _ = track(tmp_path, event("aten::mm", 0, 100), GATHER, RAN, event("aten::mm", 130, 900))
-    assert (Doing.HOST, 120, 130) in found
-    assert (Doing.COMPUTE, 130, 900) in found
+@pytest.mark.parametrize(
+    ("events", "kinds"),
+    [
+        ([BEFORE, GATHER, RAN, AFTER], WAITED),
+        # what a collective's call moves is the collective's
+        ([BEFORE, GATHER, event("aten::clone", 112, 118, dims=[[64]]), RAN, AFTER], WAITED),
+        # under work it is waited for by nobody
+        ([BEFORE, GATHER, RAN, event("aten::mm", 130, 900)],
+         [(C, 0, 100), (H, 100, 110), (M, 110, 120), (H, 120, 130), (C, 130, 900), (E, 900, 1000)]),
+        # an operator that calls a collective, as the norm of a DTensor does, is not all work
+        ([BEFORE, event("aten::linalg_vector_norm", 100, 210, dims=[[8]]), GATHER, RAN, event("aten::mm", 210, 900)],
+         [(C, 0, 100), (H, 100, 110), (M, 110, 210), (C, 210, 900), (E, 900, 1000)]),
+        # operators of the loader and of other threads are no work
+        ([mark(NEXT, 0, 50), event("aten::randint", 10, 40), event("aten::div_", 60, 80, tid=LOOP), mark("gc", 80, 95),
+          event("aten::mm", 100, 1000)], [(L, 0, 50), (E, 50, 80), (G, 80, 95), (E, 95, 100), (C, 100, 1000)]),
+        # where stacks were recorded; garbage is collected by whatever thread, and all others stand still
+        ([BEFORE, event(READS, 100, 200, PYTHON), event("Python GC", 220, 300, PYTHON, LOOP),
+          event("<built-in function collect>", 290, 310, PYTHON), event("collect.py(3): go", 310, 330, PYTHON),
+          event(READS, 330, 350, PYTHON, LOOP), event("aten::mm", 400, 1000)],
+         [(C, 0, 100), (L, 100, 200), (H, 200, 220), (G, 220, 310), (H, 310, 400), (C, 400, 1000)]),
+    ],
+)  # fmt: skip
+def test_what_a_thread_shows_is_what_it_does(tmp_path, events, kinds):
+    """Where it shows no sign of life, it waits for what is done then."""
+    found, meetings = track(tmp_path, *events)
+    assert found == kinds
+    for met in meetings:
+        assert (met.kind, met.bytes, met.done) == ("all-gather", 4 * 64, pytest.approx(190e-6))
+        assert met.came == {0: pytest.approx(110e-6)}
 
 
 def test_what_comes_long_after_is_the_host_s(tmp_path):
     sleep = 120_000
     late = [mark("ProfilerStep#3", 0, sleep), event("aten::mm", sleep - 100, sleep - 50)]
-    content = {"traceEvents": [event("aten::mm", 0, 100), GATHER, RAN, *late]}
-    (tmp_path / "a.json").write_text(json.dumps(content))
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [BEFORE, GATHER, RAN, *late]}))
     (one,) = kineto.read([tmp_path / "a.json"]).steps[0].tracks
     seconds = {kind: np.diff(one.edges)[one.kinds == kind].sum() * 1e6 for kind in Doing}
     assert seconds[Doing.MEETING] == pytest.approx(80)
     assert seconds[Doing.HOST] == pytest.approx(sleep - 100 - 190 + 10)
-
-
-def test_an_operator_that_calls_a_collective_is_not_all_work(tmp_path):
-    """As the norm of a DTensor, which is reduced over ranks."""
-    outer = event("aten::linalg_vector_norm", 100, 210, dims=[[8]])
-    found, _ = track(tmp_path, event("aten::mm", 0, 100), outer, GATHER, RAN, event("aten::mm", 210, 900))
-    assert (Doing.MEETING, 110, 210) in [f for f in found if f[0] == Doing.MEETING] or found[2][0] == Doing.MEETING
-    assert sum(end - begin for kind, begin, end in found if kind == Doing.COMPUTE) == 100 + 690
-
-
-def test_what_a_collective_s_call_moves_is_the_collective_s(tmp_path):
-    moved = event("aten::clone", 112, 118, dims=[[64]])
-    found, _ = track(tmp_path, event("aten::mm", 0, 100), GATHER, moved, RAN, event("aten::mm", 200, 900))
-    assert (Doing.MEETING, 110, 200) in found
-
-
-def test_operators_of_the_loader_and_of_other_threads_are_no_work(tmp_path):
-    loader = mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 50)
-    found, _ = track(tmp_path, loader, event("aten::randint", 10, 40), event("aten::div_", 60, 80, tid=LOOP),
-                     mark("gc", 80, 95), event("aten::mm", 100, 1000))  # fmt: skip
-    assert found == [
-        (Doing.LOADER, 0, 50), (Doing.EDGE, 50, 80), (Doing.COLLECTOR, 80, 95), (Doing.EDGE, 95, 100),
-        (Doing.COMPUTE, 100, 1000),
-    ]  # fmt: skip
-
-
-def test_python_s_own_functions_tell_of_the_loader_and_of_garbage(tmp_path):
-    """Where stacks were recorded; garbage is collected by whatever thread, and all others stand still."""
-    loader = "torch/utils/data/dataloader.py(700): __next__"
-    found, _ = track(
-        tmp_path, event("aten::mm", 0, 100),
-        event(loader, 100, 200, "python_function"), event("Python GC", 220, 300, "python_function", LOOP),
-        event("<built-in function collect>", 290, 310, "python_function"), event("collect.py(3): go", 310, 330,
-        "python_function"), event(loader, 330, 350, "python_function", LOOP), event("aten::mm", 400, 1000),
-    )  # fmt: skip
-    assert found == [
-        (Doing.COMPUTE, 0, 100), (Doing.LOADER, 100, 200), (Doing.HOST, 200, 220), (Doing.COLLECTOR, 220, 310),
-        (Doing.HOST, 310, 400), (Doing.COMPUTE, 400, 1000),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TRUTH)
@@ -153,7 +133,7 @@ def test_a_live_run_over_gloo(tmp_path, wrap, layers):
     assert ends[:4] == pytest.approx(begins)
     own = {(rank, i + 2): [((n,), n) for n in each] for rank in (0, 1) for i, each in enumerate(kept[rank])}
     assert held.joined(run, own, "here").rests == "lengths"
-    with pytest.raises(InputError, match="it did not hold these"):  # as who counts from 1 says it
+    with pytest.raises(InputError):  # as who counts from 1 says it
         held.joined(run, {(rank, n): own[rank, max(n - 1, 2)] for rank, n in own}, "here")
 
 
@@ -165,5 +145,5 @@ def test_two_real_ranks_of_128():
     both = [met for step in run.steps for met in step.meetings if len(met.came) == 2]
     assert len(both) >= 6
     assert all(met.done >= max(met.came.values()) for met in both)
-    with pytest.raises(InputError, match="nothing that a GPU did"):
+    with pytest.raises(InputError):
         kineto.read([REAL / "hta-rank-non-gpu.json.gz"])

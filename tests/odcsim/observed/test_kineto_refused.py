@@ -9,12 +9,12 @@ from itertools import permutations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_line import read_or_refused
 from scripts import ROOT
 from strategies import mutated
 
 from odcsim.errors import InputError
 from odcsim.observed import kineto
-from odcsim.observed.run import SeenRun
 from traces import MadeStep, made, trace
 
 STEP = MadeStep([[20, 20]], [8], loading=3, collecting=4)
@@ -24,6 +24,11 @@ PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 PERFETTO = b"\x0a\x9c\x01\x0a\x06\x08\x01\x12\x02\xff\xfe\x80\x81\x52\x10"
 
 
+WHOLE = json.dumps(trace(RUN, 0)).encode()
+PACKED = gzip.compress(WHOLE, mtime=0)
+HOST = [e for e in trace(RUN, 1)["traceEvents"] if e["cat"] in ("cpu_op", "user_annotation")]
+
+
 def refused(paths):
     with pytest.raises(InputError) as caught:
         kineto.read(paths)
@@ -31,76 +36,70 @@ def refused(paths):
     return str(caught.value)
 
 
-@pytest.fixture
-def whole():
-    return json.dumps(trace(RUN, 0)).encode()
-
-
 @pytest.mark.parametrize(
-    ("content", "problem"),
+    ("name", "content"),
     [
-        (b"", "not a trace"),
-        (PNG, "cannot be read"),
-        (PERFETTO, "cannot be read"),
-        (b'{"model": "llama", "steps": [1, 2]}', "not a trace"),
-        (b"[1, 2]", "not a trace"),
-        (b'{"traceEvents": []}', "holds no work of a GPU or a processor"),
-        (b'{"traceEvents": ' + b"[" * 3_000_000, "is not valid JSON"),
-        (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "args": ' + b'{"a":' * 2_000_000, "is not valid JSON"),
+        ("t.json", b""),
+        ("t.json", PNG),
+        ("t.json", PERFETTO),
+        ("t.json", b'{"model": "llama", "steps": [1, 2]}'),
+        ("t.json", b"[1, 2]"),
+        ("t.json", b'{"traceEvents": []}'),
+        ("t.json", b'{"traceEvents": ' + b"[" * 3_000_000),
+        ("t.json", b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "args": ' + b'{"a":' * 2_000_000),
+        ("t.json", WHOLE[: len(WHOLE) // 2]),
+        ("t.json.gz", PACKED[: len(PACKED) // 2]),
+        ("t.json", None),
     ],
+    ids=range(11),
 )
-def test_what_is_no_trace(tmp_path, content, problem):
-    (tmp_path / "t.json").write_bytes(content)
-    assert problem in refused([tmp_path / "t.json"])
-
-
-def test_a_trace_that_is_cut(tmp_path, whole):
-    (tmp_path / "t.json").write_bytes(whole[: len(whole) // 2])
-    assert "is not valid JSON" in refused([tmp_path / "t.json"])
-    packed = gzip.compress(whole)
-    (tmp_path / "t.json.gz").write_bytes(packed[: len(packed) // 2])
-    assert "cannot be unpacked" in refused([tmp_path / "t.json.gz"])
-    assert "no such file" in refused([tmp_path / "none.json"])
+def test_what_is_no_trace_or_not_all_of_one(tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert refused([tmp_path / name]).startswith(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5", None, True, 1e30])
-@pytest.mark.parametrize("clock", ["ts", "dur"])
-def test_times_that_are_none(tmp_path, clock, value):
-    content = trace(RUN, 0)
-    kernel = next(e for e in content["traceEvents"] if e["cat"] == "kernel")
-    kernel[clock] = value
-    (tmp_path / "t.json").write_text(json.dumps(content))
-    assert f"{clock} {value!r}" in refused([tmp_path / "t.json"])
+def test_times_that_are_none(tmp_path, value):
+    for clock in ("ts", "dur"):
+        content = trace(RUN, 0)
+        next(e for e in content["traceEvents"] if e["cat"] == "kernel")[clock] = value
+        (tmp_path / "t.json").write_text(json.dumps(content))
+        refused([tmp_path / "t.json"])
 
 
-def test_files_that_are_not_of_one_run(tmp_path):
-    def file(name, content):
-        (tmp_path / name).write_text(json.dumps(content))
-        return tmp_path / name
-
-    zero, one = file("a.json", trace(RUN, 0)), file("b.json", trace(RUN, 1))
-    assert f"{zero}: is of rank 0, as {zero} is" in refused([zero, zero])
-    assert "is of 8 ranks, and" in refused([zero, file("c.json", trace(RUN, 1, world=8))])
-    later = made([[STEP, STEP]] * 2)
-    for event in (events := trace(later, 1))["traceEvents"]:
+def of_later_steps():
+    content = trace(made([[STEP, STEP]] * 2), 1)
+    for event in content["traceEvents"]:
         event["name"] = event["name"].replace("Step#", "Step#9")
-    assert "has no step in common with" in refused([zero, file("d.json", events)])
-    host = trace(RUN, 1)
-    del host["distributedInfo"]["backend"]
-    host["traceEvents"] = [e for e in host["traceEvents"] if e["cat"] in ("cpu_op", "user_annotation")]
-    assert "holds no GPU's kernels, unlike" in refused([zero, file("e.json", host)])
-    nameless = [{**trace(RUN, 0), "distributedInfo": None, "traceEvents": host["traceEvents"]} for _ in range(2)]
-    assert "does not say its rank" in refused([file("f.json", nameless[0]), file("g.json", nameless[1])])
-    assert kineto.read([zero, one]).seen == (0, 1)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (trace(RUN, 0), trace(RUN, 0)),
+        (trace(RUN, 0), trace(RUN, 1, world=8)),
+        (trace(RUN, 0), of_later_steps()),
+        (trace(RUN, 0), {**trace(RUN, 1), "distributedInfo": {"rank": 1}, "traceEvents": HOST}),
+        ({"traceEvents": HOST}, {"traceEvents": HOST}),  # say no ranks
+    ],
+)
+def test_files_that_are_not_of_one_run(tmp_path, one, other):
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, content in zip(paths, (one, other), strict=True):
+        path.write_text(json.dumps(content))
+    refused(paths)
+    paths[0].write_text(json.dumps(trace(RUN, 0)))
+    paths[1].write_text(json.dumps(trace(RUN, 1)))
+    assert kineto.read(paths).seen == (0, 1)
 
 
 @pytest.mark.parametrize(("one", "other"), [*permutations(("lengths", "device", "none", "network"), 2)])
 def test_ranks_of_two_runs_are_refused_by_name(one, other):
     paths = [f"{RECORDED}/{one}-rank0.json.gz", f"{RECORDED}/{other}-rank1.json.gz"]
     line = refused(paths)
-    assert "do not match; give traces of the same steps of one run" in line
     assert all(path in line for path in paths)
-    assert kineto.read([paths[0], f"{RECORDED}/{one}-rank1.json.gz"]).seen == (0, 1)
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
@@ -111,24 +110,22 @@ def test_clocks_that_no_shift_brings_together_are_those_of_another_run(tmp_path,
     paths = [tmp_path / f"rank{rank}.json" for rank in range(4)]
     for rank, path in enumerate(paths):
         path.write_text(json.dumps(trace(ran[rank == place], rank)))
-    line = refused(paths)
-    assert f"{paths[place]}: its collectives and those of {paths[0]} do not match" in line
+    assert refused(paths).startswith(str(paths[place]))
 
 
-def test_a_trace_of_a_gpu_s_job_that_has_no_event_of_it(tmp_path):
-    content = trace(RUN, 0)
-    content["traceEvents"] = [e for e in content["traceEvents"] if e["cat"] in ("cpu_op", "user_annotation")]
-    (tmp_path / "rank0.json").write_text(json.dumps(content))
-    line = refused([tmp_path / "rank0.json"])
-    assert "holds collectives of NCCL and nothing that a GPU did" in line
-    assert "ProfilerActivity.CUDA" in line
-    del content["distributedInfo"]["backend"]
-    (tmp_path / "rank0.json").write_text(json.dumps(content))
-    assert kineto.read([tmp_path / "rank0.json"]).seen == (0,)
-    said = {"ph": "X", "cat": "user_annotation", "name": "nccl:all_reduce", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
-    content["traceEvents"].append(said)
-    (tmp_path / "rank0.json").write_text(json.dumps(content))
-    assert "holds collectives of NCCL" in refused([tmp_path / "rank0.json"])
+NCCL = {"ph": "X", "cat": "user_annotation", "name": "nccl:all_reduce", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+
+
+@pytest.mark.parametrize(
+    ("about", "events", "fine"),
+    [({"backend": "nccl", "rank": 0}, HOST, False), ({"rank": 0}, HOST, True), ({"rank": 0}, [*HOST, NCCL], False)],
+)
+def test_a_trace_of_a_gpu_s_job_that_has_no_event_of_it(tmp_path, about, events, fine):
+    (tmp_path / "rank0.json").write_text(json.dumps({"distributedInfo": about, "traceEvents": events}))
+    if fine:
+        assert kineto.read([tmp_path / "rank0.json"]).seen == (0,)
+    else:
+        refused([tmp_path / "rank0.json"])
 
 
 def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
@@ -145,7 +142,7 @@ def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
     met = [m for step in found.steps for m in step.meetings]
     assert {len(m.came) for m in met} == {1, 2}
     assert all(m.done + 1e-4 >= came for m in met for came in m.came.values())
-    assert "with whom ranks met in 2 calls" in found.lacks[-1]
+    assert len(found.lacks) == 1
 
 
 def test_where_both_ranks_lost_calls_ends_tell_which_are_one(tmp_path):
@@ -167,7 +164,7 @@ def test_where_both_ranks_lost_calls_ends_tell_which_are_one(tmp_path):
     assert all(m.done > max(m.came.values()) for m in met)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), rank=st.integers(0, 1))
 def test_changed_traces_are_refused_or_read(tmp_path_factory, data, rank):
     folder = tmp_path_factory.getbasetemp()
@@ -176,20 +173,9 @@ def test_changed_traces_are_refused_or_read(tmp_path_factory, data, rank):
     contents[rank] = data.draw(mutated(contents[rank]))
     for path, content in zip(paths, contents, strict=True):
         path.write_text(json.dumps(content))
-    try:
-        found = kineto.read(paths)
-    except InputError as error:
-        line = str(error)
-    else:
-        _check(found)
-        return
-    assert "\n" not in line
-
-
-def _check(found):
-    assert isinstance(found, SeenRun)
-    for step in found.steps:
-        for track in step.tracks:
-            assert len(track.kinds) == len(track.edges) - 1 == len(track.meetings) == len(track.microbatches)
-            assert (track.edges[1:] > track.edges[:-1]).all()
-            assert (track.meetings < len(step.meetings)).all()
+    with read_or_refused():
+        for step in kineto.read(paths).steps:
+            for track in step.tracks:
+                assert len(track.kinds) == len(track.edges) - 1 == len(track.meetings) == len(track.microbatches)
+                assert (track.edges[1:] > track.edges[:-1]).all()
+                assert (track.meetings < len(step.meetings)).all()

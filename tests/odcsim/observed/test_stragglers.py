@@ -1,5 +1,6 @@
 """Operations of a pipeline become steps whose pieces sum to them, with the meetings of those who met."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,23 @@ from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.errors import InputError
 from odcsim.observed.operations import track_of
 from odcsim.observed.run import NO, Doing
-from odcsim.observed.stragglers import EXPECTED, read
+from odcsim.observed.stragglers import read
 
 pytest.importorskip("pyarrow")
 REAL = ROOT.parent / "shared/traces/straggler-trace-SE.parquet"
 TIMES = st.integers(0, 40).map(lambda n: n / 4)
 
 
-@pytest.fixture
-def run(tmp_path):
-    return read(pipelines.write(tmp_path / "a.parquet", pipelines.made(uneven=0.5).rows()))
+LAID = pipelines.made(uneven=0.5)
+
+
+def read_of(folder, rows):
+    return read(pipelines.write(folder / "a.parquet", rows))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return read_of(tmp_path_factory.mktemp("run"), LAID.rows())
 
 
 def sums(track):
@@ -45,73 +53,58 @@ def test_pieces_partition_the_step_and_each_is_of_the_first_kind_that_goes_on(ro
         assert kind == (going.min() if len(going) else Doing.HOST if inside else Doing.EDGE)
 
 
-def test_every_rank_is_in_every_step_and_computes_as_long_as_was_written(run):
-    laid = pipelines.made(uneven=0.5)
+def test_every_rank_is_in_every_step_computes_as_long_as_was_written_and_meets_its_groups(run):
+    """Those of its stage, its pipeline and all."""
     assert len(run.steps) == 4
+    assert run.ranks == 2 * len(run.seen)  # half of them were left out
+    assert len(run.lacks) == 3
     for step in run.steps:
         assert {track.rank for track in step.tracks} == set(run.seen) == set(run.stages)
         for track in step.tracks:
             assert track.seconds == pytest.approx(step.seconds)
             replica, stage = run.replicas[track.rank], run.stages[track.rank]
-            passes = (laid.forward + laid.backward)[step.number, replica, stage].sum()
+            passes = (LAID.forward + LAID.backward)[step.number, replica, stage].sum()
             assert sums(track)[Doing.COMPUTE] == pytest.approx(passes + pipelines.UPDATE)
             ran = [m for m in step.microbatches if m.rank == track.rank]
             assert sum(m.seconds for m in ran) == pytest.approx(passes)
             assert [m.number for m in ran] == list(range(6))
-
-
-def test_ranks_meet_those_of_their_stage_their_pipeline_and_all(run):
-    for step in run.steps:
-        groups = [set(met.came) for met in step.meetings]
-        for stage in (0, 1):
-            assert groups.count({rank for rank in run.seen if run.stages[rank] == stage}) == 2
-        for replica in range(8):
-            assert groups.count({rank for rank in run.seen if run.replicas[rank] == replica}) == 1
-        assert groups.count(set(run.seen)) == 1
-        for track in step.tracks:
             for piece in np.flatnonzero(track.meetings != NO):
                 assert track.rank in step.meetings[track.meetings[piece]].came
                 assert track.kinds[piece] == Doing.MEETING
-
-
-def test_half_of_the_ranks_were_left_out_and_it_says_so(run):
-    assert run.ranks == 2 * len(run.seen)
-    assert "16 ranks that run the same microbatches as those that were seen" in run.lacks
+        groups = Counter(frozenset(met.came) for met in step.meetings)
+        stages = [frozenset(rank for rank in run.seen if run.stages[rank] == stage) for stage in (0, 1)]
+        pipes = [frozenset(rank for rank in run.seen if run.replicas[rank] == replica) for replica in range(8)]
+        assert groups == dict.fromkeys(stages, 2) | dict.fromkeys(pipes, 1) | {frozenset(run.seen): 1}
 
 
 def test_a_meeting_that_nobody_wrote_down_is_no_lateness_of_the_host(tmp_path):
     """As where a stage averages its losses: all of it go on at once."""
-    laid = pipelines.made(uneven=0.5)
-    last = {
-        step: max(begin + seconds for _, stage, _, s, name, begin, seconds, *_ in laid.rows()
-                  if stage == 1 and s == step and name == "backward-compute")
-        for step in range(4)
-    }  # fmt: skip
+    last = [max(begin + seconds for _, stage, _, s, name, begin, seconds, *_ in LAID.rows()
+                if (stage, s, name) == (1, step, "backward-compute")) for step in range(4)]  # fmt: skip
     rows = [
         (*row[:5], max(row[5], last[row[3]] + 0.001), *row[6:]) if row[1] and "grads" in row[4] else row
-        for row in laid.rows()
+        for row in LAID.rows()
     ]
-    run = read(pipelines.write(tmp_path / "a.parquet", rows))
+    run = read_of(tmp_path, rows)
     stage = {rank for rank, s in run.stages.items() if s == 1}
     for step in run.steps:
         assert [set(met.came) for met in step.meetings].count(stage) == 3
-        late = [sums(track)[Doing.HOST] for track in step.tracks if track.rank in stage]
-        assert max(late) < 0.01
+        assert max(sums(track)[Doing.HOST] for track in step.tracks if track.rank in stage) < 0.01
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_where_other_stages_were_not_seen_nothing_that_is_not_told_is_the_host_s(tmp_path, stage):
-    rows = [row for row in pipelines.made(uneven=0.5).rows() if row[1] == stage]
-    for seen in (rows, [row for row in rows if row[2] == rows[-1][2]]):
-        run = read(pipelines.write(tmp_path / "a.parquet", seen))
-        assert all(sums(track)[Doing.HOST] == 0 for step in run.steps for track in step.tracks)
-        assert f"what ranks of other stages than {stage} did, whom these wait for" in run.lacks
-        assert run.ranks > max(run.seen)
-        found = broken_down(run)
-        assert found.share("launch") == 0
-        assert found.share("untold") > 0.01
-        assert len(run.seen) > 1 or all(met.ranks > 1 for step in run.steps for met in step.meetings)
-        assert changes(run, found, {}).ways == ()
+@pytest.mark.parametrize("whole", [True, False])
+def test_where_other_stages_were_not_seen_nothing_that_is_not_told_is_the_host_s(tmp_path, stage, whole):
+    rows = [row for row in LAID.rows() if row[1] == stage]
+    run = read_of(tmp_path, [row for row in rows if whole or row[2] == rows[-1][2]])
+    assert all(sums(track)[Doing.HOST] == 0 for step in run.steps for track in step.tracks)
+    assert run.ranks > max(run.seen)
+    assert len(run.lacks) == 3 + whole
+    found = broken_down(run)
+    assert found.share("launch") == 0
+    assert found.share("untold") > 0.01
+    assert whole or all(met.ranks > 1 for step in run.steps for met in step.meetings)
+    assert changes(run, found, {}).ways == ()
 
 
 @pytest.mark.parametrize(
@@ -124,34 +117,25 @@ def test_where_other_stages_were_not_seen_nothing_that_is_not_told_is_the_host_s
 )
 def test_steps_of_which_ranks_or_passes_are_missing_are_left_out(tmp_path, missing):
     every = pipelines.made().rows()
-    run = read(pipelines.write(tmp_path / "a.parquet", [row for row in every if row[3] != 2 or not missing(row)]))
+    run = read_of(tmp_path, [row for row in every if row[3] != 2 or not missing(row)])
     assert [step.number for step in run.steps] == [0, 1, 3]
-    assert "1 step of which ranks or passes are missing" in run.lacks
-    rest = [row for row in every if not missing(row) or (row[3], row[2]) == (9, 4)]
+    assert len(run.lacks) == 4
+    rest = [row for row in every if not missing(row)]
     if len({row[2] for row in rest}) == len({row[2] for row in every}):
-        with pytest.raises(InputError, match="no step of it has all ranks, with all passes"):
-            read(pipelines.write(tmp_path / "a.parquet", rest))
+        with pytest.raises(InputError):
+            read_of(tmp_path, rest)
 
 
-def changed(rows, place, value):
-    return [(*row[:place], value, *row[place + 1 :]) for row in rows[:1]] + rows[1:]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        (lambda rows: changed(rows, 6, -1.0), "duration is -1"),
-        (lambda rows: changed(rows, 5, float("nan")), "start_ts is nan"),
-        (lambda rows: changed(rows, 4, "dance"), "an operation is 'dance'"),
-        (lambda rows: changed(rows, 1, 1), "rank 0 has two values of stage"),
-        (lambda rows: [row for row in rows if row[4] != "forward-compute"], "holds no forward-compute"),
-    ],
-)
-def test_rows_that_cannot_be_are_refused_in_a_line(tmp_path, wrong, line):
-    path = pipelines.write(tmp_path / "a.parquet", wrong(pipelines.made(steps=1).rows()))
-    with pytest.raises(InputError, match=line) as refused:
-        read(path)
-    assert str(path) in str(refused.value)
+@pytest.mark.parametrize(("place", "value"), [(6, -1.0), (5, float("nan")), (4, "dance"), (1, 1), (None, None)])
+def test_rows_that_cannot_be_are_refused(tmp_path, place, value):
+    """The last: none of a forward."""
+    rows = pipelines.made(steps=1).rows()
+    wrong = [row for row in rows if row[4] != "forward-compute"]
+    if place is not None:
+        wrong = [(*rows[0][:place], value, *rows[0][place + 1 :]), *rows[1:]]
+    with pytest.raises(InputError) as refused:
+        read_of(tmp_path, wrong)
+    assert str(tmp_path) in str(refused.value)
 
 
 def test_other_parquet_and_a_file_that_is_cut_short_are_refused(tmp_path):
@@ -160,14 +144,14 @@ def test_other_parquet_and_a_file_that_is_cut_short_are_refused(tmp_path):
 
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"length": [1, 2]}), path)
-    with pytest.raises(InputError, match="no column step and rank"):
+    with pytest.raises(InputError):
         read(path)
     path.write_bytes(pipelines.write(path, pipelines.made(steps=1).rows()).read_bytes()[:-20])
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError):
         read(path)
-    assert "dp_rank" in EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path(REAL).exists(), reason="real traces lie beside the checkout")
 def test_a_real_file_is_read_whole():
     run = read(REAL)

@@ -54,9 +54,8 @@ def test_microbatches_have_their_lengths_and_seconds(tmp_path):
 def test_where_waiting_is_not_told_it_is_not_made_up(tmp_path):
     run = read(wrote(tmp_path, [[step(0, [ran(0, 1.5, [5], None)])]]))
     (one,) = run.steps[0].microbatches
-    assert (one.seconds, one.wall, run.steps[0].meetings) == (0.0, 1.5, ())
+    assert (one.seconds, one.wall, run.steps[0].meetings, len(run.lacks)) == (0.0, 1.5, (), 1)
     assert sums(run.steps[0].tracks[0])[Doing.COMPUTE] == 0
-    assert "compute apart from waiting: both are inferred from lengths alone" in run.lacks
 
 
 @pytest.mark.parametrize("waited", [0.5, None])
@@ -69,29 +68,17 @@ def test_what_lies_outside_microbatches_is_the_watchers_own_and_no_launch_is_lat
             assert (found[Doing.HOST], found[Doing.EDGE]) == (0, pytest.approx(26, abs=1e-5))
 
 
-def test_a_run_that_goes_on_has_the_steps_that_all_ranks_have_ended(tmp_path):
-    rows = [step(n, [ran(0, 1, [5])]) for n in range(4)]
-    paths = wrote(tmp_path, [rows, rows[:3]])
-    paths[1].write_text(paths[1].read_text() + json.dumps(rows[3])[:40])
-    run = read(paths)
-    assert [s.number for s in run.steps] == [0, 1, 2]
-    assert run.lacks == ("1 step that not all ranks have written, left out",)
-
-
-@given(kept=st.integers(1, 11), rank=st.integers(0, 2))
-def test_steps_that_a_file_lost_are_counted(kept, rank, tmp_path_factory):
+@given(kept=st.integers(1, 12), rank=st.integers(0, 2), cut=st.booleans())
+def test_steps_that_not_all_ranks_have_ended_are_left_out_and_counted(kept, rank, cut, tmp_path_factory):
+    """A run that goes on ends in the middle of a line."""
     rows = [step(n, [ran(0, 1, [5])]) for n in range(12)]
-    run = read(wrote(tmp_path_factory.mktemp("run"), [rows[:kept] if r == rank else rows for r in range(3)]))
-    assert len(run.steps) == kept
+    paths = wrote(tmp_path_factory.mktemp("run"), [rows[:kept] if r == rank else rows for r in range(3)])
+    if cut:
+        paths[rank].write_text(paths[rank].read_text() + json.dumps(rows[0])[:40])
+    run = read(paths)
+    assert [s.number for s in run.steps] == list(range(kept))
     lost = 12 - kept
-    assert run.lacks == (f"{lost} step{'s' * (lost > 1)} that not all ranks have written, left out",)
-
-
-def test_a_broken_line_before_the_last_is_named(tmp_path):
-    (path,) = wrote(tmp_path, [[step(0, [ran(0, 1, [5])])]])
-    path.write_text(path.read_text().replace('"step"', "step") + json.dumps(step(1, [])) + "\n")
-    with pytest.raises(InputError, match=r"watch-rank0.jsonl:2: is not JSON"):
-        read([path])
+    assert [lack.split()[0] for lack in run.lacks] == [f"{lost}"] * (lost > 0)
 
 
 def test_a_step_that_is_written_again_counts_once(tmp_path):
@@ -101,51 +88,50 @@ def test_a_step_that_is_written_again_counts_once(tmp_path):
     assert [m.lengths for s in run.steps for m in s.microbatches] == [(9,)]
 
 
-def test_it_says_whose_files_are_missing(tmp_path):
-    paths = wrote(tmp_path, [[step(0, [ran(0, 1, [5])])] for _ in range(3)])
-    assert read([paths[2]]).lacks == ("files of ranks 0, 1",)
-    assert (read([paths[2]]).seen, read([paths[2]]).ranks) == ((2,), 3)
+def test_it_knows_whose_files_are_missing(tmp_path):
+    found = read([wrote(tmp_path, [[step(0, [ran(0, 1, [5])])] for _ in range(3)])[2]])
+    assert (found.seen, found.ranks, len(found.lacks)) == ((2,), 3, 1)
 
 
 @pytest.mark.parametrize(
-    ("change", "line"),
+    "change",
     [
-        (lambda head, _: head.update(version=2), "version 1"),
-        (lambda head, _: head.update(rank=5), "rank is 5"),
-        (lambda _, row: row.update(seconds="3"), "seconds is '3'"),
-        (lambda _, row: row["microbatches"][0].update(lengths=[0]), r"microbatches\[0\].lengths\[0\] is 0"),
-        (lambda _, row: row.pop("microbatches"), "microbatches is None"),
+        lambda head, _: head.update(version=2),
+        lambda head, _: head.update(rank=5),
+        lambda _, row: row.update(seconds="3"),
+        lambda _, row: row["microbatches"][0].update(lengths=[0]),
+        lambda _, row: row.pop("microbatches"),
+        None,  # a line that is no JSON, before the last
     ],
 )
-def test_values_that_cannot_be_are_refused_with_their_place(tmp_path, change, line):
+def test_values_that_cannot_be_are_refused(tmp_path, change):
     head, row = header(0, 1), step(0, [ran(0, 1, [5])])
-    change(head, row)
+    if change is not None:
+        change(head, row)
     path = tmp_path / "a.jsonl"
-    path.write_text(f"{json.dumps(head)}\n{json.dumps(row)}\n\n")
-    with pytest.raises(InputError, match=line):
+    path.write_text(f"{json.dumps(head)}\n{'' if change else '{'}{json.dumps(row)}\n\n")
+    with pytest.raises(InputError) as refused:
         read([path])
+    assert str(refused.value).startswith(str(path))
+
+
+def named(paths):
+    for name, path in zip(("one", "another"), paths, strict=True):
+        path.write_text(path.read_text().replace('"format"', f'"run": "{name}", "format"'))
+    return paths
 
 
 def test_files_of_two_runs_or_of_one_rank_twice_are_refused(tmp_path):
-    rows = [[step(0, [ran(0, 1, [5])])]] * 2
-    (tmp_path / "other").mkdir()
-    first, second = wrote(tmp_path, rows)
-    (other,) = wrote(tmp_path / "other", rows[:1])
-    with pytest.raises(InputError, match="rank 0 a second time"):
-        read([first, other])
-    with pytest.raises(InputError, match="is of a run of 1 ranks"):
-        read([second, other])
-
-
-def test_ranks_whose_files_name_unlike_runs_or_that_ran_days_apart_are_refused(tmp_path):
     rows = [[step(n, [ran(0, 1, [5])], late=day * 86400.0) for n in range(2)] for day in (0, 1)]
-    with pytest.raises(InputError, match="no step that ranks ran at one time"):
-        read(wrote(tmp_path, rows))
-    paths = wrote(tmp_path, [rows[0], rows[0]])
-    for name, path in zip(("one", "another"), paths, strict=True):
-        path.write_text(path.read_text().replace('"format"', f'"run": "{name}", "format"'))
-    with pytest.raises(InputError, match=r"rank1.jsonl: is of another run than .*rank0.jsonl"):
-        read(paths)
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+    first, second = wrote(tmp_path / "a", [rows[0], rows[0]])
+    (other,) = wrote(tmp_path / "b", rows[:1])
+    days, unlike = wrote(tmp_path / "c", rows), named(wrote(tmp_path / "d", [rows[0], rows[0]]))
+    assert read([first, second]).seen == (0, 1)
+    for paths in ([first, other], [second, other], days, unlike):
+        with pytest.raises(InputError):
+            read(paths)
 
 
 @pytest.mark.parametrize("waited", [0.0, None])
@@ -170,5 +156,5 @@ def test_where_gradients_meet_behind_the_last_microbatch_ranks_wait_there(tmp_pa
 def test_ranks_that_wait_inside_microbatches_do_not_meet_behind_them_alone():
     """Where each is as long as the longest of all says, though ranks run ahead by a layer and so end apart."""
     run = read(sorted((ROOT / "traces" / "slow-step").glob("watch-rank*.jsonl")))
-    assert "compute apart from waiting: both are inferred from lengths alone" in run.lacks
+    assert run.lacks
     assert not any(step.meetings for step in run.steps)
