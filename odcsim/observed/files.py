@@ -47,7 +47,8 @@ def read(
     """A run from its files, or from a folder that has them. `advance` is called with the share that is done."""
     sources = sources_of(paths)
     if sources.kind == STEPS:
-        raise InputError("is a log of steps, which has no ranks", where=str(sources.paths[0]), fix=MISSING)
+        fix = "give traces, a timeline or the folder that has them"
+        raise InputError("is a log of steps, which has no ranks", where=str(sources.paths[0]), fix=fix)
     run = _read(sources, advance)
     if lengths is not None:
         run = held.joined(run, _lengths(Path(lengths), run), lengths)
