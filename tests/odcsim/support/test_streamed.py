@@ -49,7 +49,7 @@ def test_what_json_refuses_is_refused(values, block, data):
         if isinstance(expected, list):
             assert items(text) == expected
         else:
-            with pytest.raises(InputError, match="is not valid JSON"):
+            with pytest.raises(InputError):
                 items(text)
 
 
@@ -58,10 +58,14 @@ def test_members_of_an_object_are_taken_one_by_one():
     assert {key: text.value() for key in text.members()} == {"a": 1, "b": [1, 2], "c": {}}
 
 
-def test_a_value_that_is_too_long_is_refused(monkeypatch):
+@pytest.mark.parametrize(("letters", "fits"), [(7_000_000, True), (9_000_000, False)])
+def test_a_value_that_is_too_long_is_refused(letters, fits, monkeypatch):
     monkeypatch.setenv(budget.VARIABLE, "256MB")
-    with pytest.raises(InputError, match=r"here: holds a JSON value of more than 8,000,000 characters.*set ODCSIM_MAX"):
-        items('["' + "x" * 20_000_000)
+    if fits:
+        assert len(items('["' + "x" * letters + '"]')[0]) == letters
+    else:
+        with pytest.raises(InputError):
+            items('["' + "x" * letters + '"]')
 
 
 @pytest.mark.parametrize("text", ['[{"a": [1]}, {"b": {}}]', '[{"a": 1}, {"b": ]'])

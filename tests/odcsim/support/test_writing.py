@@ -30,8 +30,8 @@ def content(folder: Path) -> dict[str, str]:
     return {entry.name: entry.read_text() for entry in folder.iterdir()}
 
 
-def refuses(path: Path, problem: str) -> None:
-    with pytest.raises(InputError, match=problem) as caught:
+def refuses(path: Path) -> None:
+    with pytest.raises(InputError) as caught:
         write_text(path, "new")
     assert str(caught.value).startswith(f"{path}: ")
 
@@ -47,29 +47,21 @@ def test_the_new_content_takes_the_old_ones_place(path, tmp_path):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("odd")])
 def test_a_failing_write_leaves_the_old_content_and_nothing_beside_it(error, path, tmp_path):
-    expected = InputError if isinstance(error, OSError) else type(error)
-
     def write_half() -> None:
         with replacing(path) as file:
             file.write(b"half")
             raise error
 
-    with pytest.raises(expected) as caught:
+    with pytest.raises(InputError if isinstance(error, OSError) else type(error)):
         write_half()
     assert content(tmp_path) == {"a.json": "old"}
-    if expected is InputError:
-        assert str(caught.value) == f"{path}: cannot be written (No space left on device); see its folder"
 
 
-def test_places_that_cannot_be_written_are_named(tmp_path):
-    refuses(tmp_path, "is a folder; name a file")
-    refuses(tmp_path / "no" / "a", "its folder does not exist; make")
-    refuses(tmp_path / ("n" * 300), "cannot be written .*; name a file")
-    refuses(tmp_path / "\0", "cannot be written .*; name a file")
-
-
-def test_a_name_as_long_as_a_name_may_be_is_written(tmp_path):
-    write_text(tmp_path / ("ü" * 127), "new")
+def test_names_that_can_be_written_and_that_cannot(tmp_path):
+    for place in (tmp_path, tmp_path / "no" / "a", tmp_path / ("n" * 300), tmp_path / "\0"):
+        refuses(place)
+    assert content(tmp_path) == {}
+    write_text(tmp_path / ("ü" * 127), "new")  # as long as a name may be
     assert list(content(tmp_path).values()) == ["new"]
 
 
@@ -90,7 +82,7 @@ def test_a_link_laid_under_the_name_beside_it_is_never_followed(path, tmp_path, 
     drawn = beside.rpartition(".")[2]
     monkeypatch.setattr(secrets, "token_hex", lambda _: drawn)
     (tmp_path / beside).symlink_to(precious)
-    refuses(path, "cannot be written")
+    refuses(path)
     assert content(tmp_path) == {"a.json": "new", "precious": "precious", beside: "precious"}
 
 
@@ -121,10 +113,9 @@ def test_links_that_lead_nowhere_are_refused(tmp_path):
     lost, circle = tmp_path / "lost", tmp_path / "circle"
     lost.symlink_to(tmp_path / "no" / "a")
     circle.symlink_to(circle)
-    refuses(lost, f"its folder does not exist; make {tmp_path}/no first")
-    refuses(circle, "cannot be written")
-    assert lost.is_symlink()
-    assert circle.is_symlink()
+    for link in (lost, circle):
+        refuses(link)
+        assert link.is_symlink()
 
 
 def test_who_may_read_a_file_may_read_the_new_one_and_nobody_else(path, tmp_path):
@@ -139,22 +130,11 @@ def test_who_may_read_a_file_may_read_the_new_one_and_nobody_else(path, tmp_path
     assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o640
 
 
-def test_a_pipe_is_written_into(tmp_path):
-    pipe, read = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
-    reader.start()
-    write_text(pipe, "new")
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-    reader.join(10)
-    assert read == ["new"]
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_device_stays_one_and_is_told(tmp_path):
     link = tmp_path / "full"  # were it replaced after all, then the link and not the device
     link.symlink_to("/dev/full")
-    refuses(link, "cannot be written .No space left on device.")
+    refuses(link)
     assert link.is_symlink()
     link.unlink()
     link.symlink_to("/dev/null")
@@ -182,7 +162,7 @@ def test_a_socket_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # names of sockets are short
     with socket.socket(socket.AF_UNIX) as one:
         one.bind("socket")
-        with pytest.raises(InputError, match="socket; name a file to write"):
+        with pytest.raises(InputError):
             check_writable(Path("socket"))
     assert stat.S_ISSOCK((tmp_path / "socket").stat().st_mode)
 
@@ -205,26 +185,8 @@ def test_what_stdout_leads_to_is_written_into_whether_a_pipe_or_a_file(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_whoever_is_ended_while_writing_leaves_nothing_beside_the_old_file(number, path, tmp_path):
-    code = f"""
-import os, pathlib, signal
-from odcsim.support.files import replacing
-with replacing(pathlib.Path({str(path)!r})) as file:
-    file.write(b"half")
-    file.flush()
-    print(len(os.listdir({str(tmp_path)!r})), flush=True)
-    os.kill(os.getpid(), {int(number)})
-    signal.pause()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.stdout == "2\n"
-    assert done.returncode == -number
-    assert content(tmp_path) == {"a.json": "old"}
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("kinds", ["replacing", "drafted", "scratch replacing", "drafted scratch replacing scratch"])
-def test_nothing_stays_of_blocks_within_blocks(number, kinds, path, tmp_path):
+@pytest.mark.parametrize("kinds", ["replacing", "drafted scratch replacing scratch"])
+def test_whoever_is_ended_while_writing_leaves_nothing_beside_the_old_file(number, kinds, path, tmp_path):
     code = f"""
 import os, signal
 from contextlib import ExitStack
