@@ -58,11 +58,11 @@ def text() -> int:
 def check(size: float, what: str, where: object) -> None:
     """Refuse what takes more than that."""
     if size > most():
-        raise too_much(f"{what}, {in_words(size)} of memory", where)
+        raise too_much(f"{what}, {in_words(size)} of memory", where, size)
 
 
-def too_much(what: str, where: object) -> InputError:
-    more = in_words(max(4 * most(), 8 * 10**9))
+def too_much(what: str, where: object, size: float = 0) -> InputError:
+    more = in_words(max(4 * most(), 8 * 10**9, 2 * size))
     fix = f"if that is right, and this machine has more, set {VARIABLE}={more.replace(' ', '')}"
     return InputError(f"holds {what}, where {in_words(most())} is the most", where=str(where), fix=fix)
 
