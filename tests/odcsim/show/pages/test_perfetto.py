@@ -39,30 +39,32 @@ def tracks(events):
     return found
 
 
-@given(cases())
-def test_slices_of_a_track_nest(case):
+@given(cases(minibatches=(1, 3)))
+def test_slices_of_a_track_nest_and_come_to_what_metrics_says(case):
+    """So do counters."""
     timeline = timeline_of(case)
-    for slices in tracks(perfetto.events(timeline, range(len(timeline.samples)))).values():
+    usage, total = metrics.usage(timeline), defaultdict(float)
+    every = [*perfetto.events(timeline, range(len(timeline.samples)))]
+    for (_, track), slices in tracks(every).items():
         open_until = []
-        for start, end, _ in sorted(slices, key=lambda s: (s[0], -s[1])):
+        for start, end, event in sorted(slices, key=lambda s: (s[0], -s[1])):
             while open_until and open_until[-1] <= start:
                 open_until.pop()
             assert not open_until or end <= open_until[-1]
             open_until.append(end)
-
-
-@given(cases(minibatches=(2, 3)))
-def test_compute_and_waiting_come_to_what_metrics_says(case):
-    timeline = timeline_of(case)
-    usage = metrics.usage(timeline)
-    total = defaultdict(float)
-    for (_, track), slices in tracks(perfetto.events(timeline, range(len(timeline.samples)))).items():
-        for start, end, event in slices if track == 0 else ():
-            total[event["cat"]] += (end - start) / 1e9
+            total[event["cat"] if track == 0 else ("moved", event["cat"])] += (end - start) / 1e9
     computed = sum(total[kind] for kind in ("forward", "head", "backward"))
     assert computed == pytest.approx(usage.compute.sum(), abs=1e-6)
     assert total["wait_inside"] == pytest.approx(usage.wait_inside.sum(), abs=1e-6)
     assert total["wait_end"] == pytest.approx(usage.wait_end.sum(), abs=1e-6)
+    idle = sum(float(getattr(usage, part).sum()) for part in metrics.PARTS)
+    wanted = {"devices idle": idle, **{f"{kind} in flight": total["moved", kind] for kind in ("gather", "push")}}
+    for name, seconds in wanted.items():
+        told = [(e["ts"] / 1e6, e["args"][name]) for e in every if e["ph"] == "C" and e["name"] == name]
+        times = [at for at, _ in told] + [float(usage.makespan.sum())]
+        assert times == sorted(times) or times[-1] == pytest.approx(times[-2])
+        found = sum((b - a) * n for (a, n), b in zip(told, times[1:], strict=True))
+        assert found == pytest.approx(seconds, abs=1e-5)
 
 
 def test_a_device_has_no_slices_of_microbatches_it_did_not_run(timeline):
@@ -78,21 +80,15 @@ def test_a_device_has_no_slices_of_microbatches_it_did_not_run(timeline):
             assert shown == set(range(block.counts[place, device]))
 
 
-def test_minibatches_follow_each_other(timeline):
-    makespans = metrics.usage(timeline).makespan
-    first = [e for e in perfetto.events(timeline, [2, 4]) if e["cat" if e["ph"] == "X" else "ph"] == "minibatch"]
-    mine = [e for e in first if e["pid"] == 0]
+def test_minibatches_follow_each_other_and_devices_and_lanes_have_names(timeline):
+    events = [*perfetto.events(timeline, [2, 4])]
+    mine = [e for e in events if e["ph"] == "X" and e["cat"] == "minibatch" and e["pid"] == 0]
     assert [e["name"] for e in mine] == ["minibatch 2", "minibatch 4"]
-    assert [e["ts"] for e in mine] == [0, pytest.approx(makespans[2] * 1e6)]
-
-
-def test_devices_and_lanes_have_names(timeline):
-    named = [e for e in perfetto.events(timeline, [0]) if e["ph"] == "M"]
-    processes = {e["pid"]: e["args"]["name"] for e in named if e["name"] == "process_name"}
-    devices = timeline.about.devices
-    assert processes == {d: f"device {d}" for d in range(devices)} | {devices: "all devices"}
-    lanes = {(e["tid"], e["args"]["name"]) for e in named if e["name"] == "thread_name"}
-    assert lanes == {(0, "compute"), (2, "gather"), (3, "push")}
+    assert [e["ts"] for e in mine] == [0, pytest.approx(metrics.usage(timeline).makespan[2] * 1e6)]
+    named = {kind: {(e["pid"], e["tid"], e["args"]["name"]) for e in events if e["name"] == f"{kind}_name"}
+             for kind in ("process", "thread")}  # fmt: skip
+    assert {pid for pid, *_ in named["process"]} == set(range(timeline.about.devices + 1))
+    assert {lane[1:] for lane in named["thread"]} == {(0, "compute"), (2, "gather"), (3, "push")}
 
 
 def test_the_same_timeline_gives_the_same_bytes_whatever_the_name(timeline, tmp_path):
@@ -108,15 +104,12 @@ def test_the_same_timeline_gives_the_same_bytes_whatever_the_name(timeline, tmp_
     assert content["otherData"]["sync"] == "on-demand"
 
 
-@pytest.mark.parametrize("text", ["", "-", "x", "2-1", "0-6", "9", "-1", "1-", "1-2-3", "1.5"])
-def test_a_window_that_is_none(timeline, text):
-    with pytest.raises(InputError, match=r"--minibatches is '.*'; give A-B with numbers from 0 to 5"):
-        perfetto.window(text, timeline)
-
-
 def test_windows(timeline):
     assert perfetto.window("1-3", timeline) == range(1, 4)
     assert perfetto.window("5", timeline) == range(5, 6)
+    for text in ("", "-", "x", "2-1", "0-6", "9", "-1", "1-", "1-2-3", "1.5"):
+        with pytest.raises(InputError):
+            perfetto.window(text, timeline)
 
 
 def arrows(events):
@@ -143,27 +136,6 @@ def test_arrows_go_from_what_was_waited_for_to_what_waited(case):
             assert source["pid"] == target["pid"]
             assert (source["cat"] == "gather") == (name == "gathered for")
             assert name == "gathered for" or target["cat"] == "push"
-
-
-@given(cases(minibatches=(2, 3)))
-def test_counters_come_to_what_metrics_says(case):
-    timeline = timeline_of(case)
-    usage = metrics.usage(timeline)
-    every = [*perfetto.events(timeline, range(len(timeline.samples)))]
-    ends = {"devices idle": 0.0, "gather in flight": 0.0, "push in flight": 0.0}
-    for name in ends:
-        told = [(e["ts"] / 1e6, e["args"][name]) for e in every if e["ph"] == "C" and e["name"] == name]
-        times = [at for at, _ in told] + [float(usage.makespan.sum())]
-        assert times == sorted(times) or times[-1] == pytest.approx(times[-2])
-        ends[name] = sum((b - a) * n for (a, n), b in zip(told, times[1:], strict=True))
-    assert ends["devices idle"] == pytest.approx(sum(lost(usage)), abs=1e-5)
-    for kind in ("gather", "push"):
-        moved = sum(e["dur"] for e in every if e["ph"] == "X" and e["cat"] == kind and e["tid"] != 0) / 1e6
-        assert ends[f"{kind} in flight"] == pytest.approx(moved, abs=1e-5)
-
-
-def lost(usage):
-    return [float(getattr(usage, part).sum()) for part in metrics.PARTS]
 
 
 def test_a_collective_says_who_was_waited_for(setting):

