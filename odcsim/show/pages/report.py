@@ -179,7 +179,7 @@ def _origins(comparison: Comparison) -> list[str]:
         ("range of the cost's seconds", from_to(profile.low, profile.high, ratio)),
     ]
     shape = f" {page.badge(answer_words.SHAPE)}" if answer_words.SHAPE in setting.trace.origin else ""
-    told = f"{counted(len(asked), 'input')}, of which {sum('(default)' in text for _, text in asked)}are defaults"
+    told = f"{counted(len(asked), 'input')}, of which {sum('(default)' in text for _, text in asked)} are defaults"
     inputs_told = page.folded(told, [page.facts(asked)])
     return [f"<h2>Inputs, and where they come from{shape}</h2>", inputs_told, *_closing()]
 
