@@ -31,35 +31,24 @@ NODES = Asked(
 MORE = [SOME, NODES, Asked()]
 
 
-@pytest.mark.parametrize("asked", MORE)
+READ = Asked(trace="b.jsonl", column="n", truncate=900, skip_bad=True, devices=4, minibatches=4)
+OTHERS = [replace(READ, trainer="accelerate"), replace(Asked(), profile="p.json")]
+
+
+@pytest.mark.parametrize("asked", [*MORE, READ, *OTHERS])
 def test_a_link_carries_all_that_is_set(asked):
+    """But for what is as usual, beside the sharding; links of before hybrid was usual say what they said."""
     assert linked(asked.search) == asked
-
-
-def test_what_is_as_usual_is_not_in_the_link_but_for_the_sharding():
-    assert Asked().search == ""
-    assert Asked(devices=16).search == "?devices=16&sharding=usual"
-
-
-def test_a_link_of_before_hybrid_was_usual_says_what_it_said():
-    assert linked("?devices=16") == Asked(devices=16, recipe=recipe_of({"sharding": "full"}))
-    assert linked("?devices=16&sharding=hybrid").recipe.sharding == "hybrid"
-    assert linked("") == Asked()
-
-
-def test_what_is_chosen_of_the_recipe_and_epochs_are_in_link_and_command():
-    assert "&epochs=3.0&" in NODES.search
-    assert NODES.search.endswith("&recompute=none&sharding=hybrid")
-    assert "--epochs 3 " in NODES.command
-    assert "--recompute none --sharding hybrid" in NODES.command
-    assert "recompute" not in Asked().command
+    assert asked.search.count("=") < 12
+    assert ("sharding=" in asked.search) == (asked != Asked())
+    bare = asked.search.partition("&sharding=")[0]
+    assert linked(bare).recipe.sharding == ("full" if bare else Asked().recipe.sharding)
 
 
 def test_hours_and_dollars_are_of_as_many_epochs_as_the_command_says(capsys):
     for asked in (SOME, replace(SOME, epochs=10.0)):
         assert main(shlex.split(asked.command)[1:]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        [run] = [line for line in lines if line.startswith(f"{asked.epochs:g} epoch")]
+        [run] = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{asked.epochs:g} epoch")]
         assert any(words.endswith(run) for words in reply(asked).advice)
 
 
@@ -70,24 +59,13 @@ def test_epochs_and_a_price_change_no_row():
     assert [2 * r.dollars for r in rows] == pytest.approx([r.dollars for r in others])
 
 
-REFUSED = [
-    "devices=many",
-    "colour=red",
-    "devices=8&rooms=2",
-    "devices=3",
-    "room=nan",
-    "price=inf",
-    "price=-1",
-    "epochs=4",
-    "recompute=some",
-    "sharding=True",
-    "trace=+",
-]
+REFUSED = """devices=many colour=red devices=8&rooms=2 devices=3 room=nan price=inf price=-1 epochs=4 recompute=some
+sharding=True trace=+ skip_bad=yes truncate=few column= trainer=nobody"""
 
 
-@pytest.mark.parametrize("search", REFUSED)
+@pytest.mark.parametrize("search", REFUSED.split())
 def test_a_link_that_says_something_else_is_refused(search):
-    with pytest.raises(InputError, match=r"the link says|the price is|there is no trace"):
+    with pytest.raises(InputError):
         linked(f"?{search}")
 
 
@@ -124,21 +102,15 @@ def test_it_starts_at_the_limit_that_compare_chooses(asked, capsys):
     assert "--max-tokens" not in asked.command
 
 
-def test_the_rows_that_are_left_out_are_those_that_take_long():
-    names = {name.partition(" + ")[2] for name, *_ in reply(SOME).table[1]}
-    assert names == {"native", "local-sort", "lb-micro", "lb-mini", "lb-robust", "sorted-slice"}
-
-
 def test_the_chart_holds_todays_row_against_the_chosen_one():
+    """Plotly knows all that it says; it is not asked while somebody drags: that takes longer than what is drawn."""
     found, drawn = reply(SOME), chart(SOME)
     assert drawn["layout"]["title"]["text"].startswith(found.chosen)
     assert "collective + lb-micro" in drawn["layout"]["title"]["text"]
     assert len({y for bars in drawn["data"] for y in bars["y"]}) <= 16
-
-
-def test_plotly_knows_all_that_the_chart_says():
-    """It is not asked while somebody drags: that takes longer than what is drawn."""
-    assert json.loads(go.Figure(chart(SOME)).to_json()) == chart(SOME)
+    assert json.loads(go.Figure(drawn).to_json()) == drawn
+    assert "pool" not in {name.partition(" + ")[2] for name, *_ in found.table[1]}
+    assert "on-demand + pool" in report(SOME)  # which is saved
 
 
 @pytest.mark.parametrize("asked", MORE[:2])
@@ -149,95 +121,55 @@ def test_the_network_from_which_it_pays_is_that_of_the_command(asked):
     assert break_even(asked).startswith("Links in a node, 19 to 1200 GB/s: " if asked.devices == 4 else "Network, ")
 
 
-def test_a_report_can_be_saved():
-    page = report(SOME)
-    assert "How to train r1-distill-qwen-1.5b on 4 x a100" in page
-    assert "on-demand + pool" in page
-
-
-def test_it_begins_with_lengths_that_are_there(capsys):
-    assert main(["explore", "nowhere.csv", "--no-open"]) == 2
-    assert "nowhere.csv" in capsys.readouterr().err
-
-
-def test_it_does_not_begin_with_what_is_gone_once_it_is_read(capsys):
-    assert main(["explore", "-", "--no-open"]) == 2
-    assert (
-        capsys.readouterr().err == "odcsim: error: -: the trace is a pipe or a device; save what it gives to a file\n"
-    )
-
-
-READ = Asked(trace="b.jsonl", column="n", truncate=900, skip_bad=True, devices=4, minibatches=4)
+@pytest.mark.parametrize("words", [["nowhere.csv"], ["-"], ["a.csv", "--column", "n"], ["--profile", "none.json"], []])
+def test_it_does_not_begin_with_what_it_cannot_use(words, tmp_path, monkeypatch, capsys):
+    """The last: without dash."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "werkzeug.serving", None)
+    (tmp_path / "a.csv").write_text("n\n5\n0\n")
+    assert main(["explore", *words, "--no-open"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    if words and words[0] == "a.csv":  # what is left out is told before the page is there
+        assert main(["explore", *words, "--skip-bad", "--no-open"]) == 2
+        assert capsys.readouterr().err.count("\n") == 2
 
 
 def test_lengths_are_read_as_the_command_says_for_as_long_as_they_are_those(tmp_path, monkeypatch, capsys):
     """By a link as by the page, and by the command that it copies."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "b.jsonl").write_text('{"n": 500, "length": 7}\n{"n": null, "length": 7}\n' * 40 + '{"n": 5000}\n')
-    assert linked(READ.search) == READ
     assert (READ.lengths.size, READ.lengths.longest) == (41, 900)
     values = {name: getattr(READ, name) for name in (*TEXTS, "price")} | dict.fromkeys(SLIDERS, 0)
-    found = given(values, READ)
+    found, other = given(values, READ), given(values | {"trace": "longalign"}, READ)
     assert (found.column, found.truncate, found.skip_bad) == ("n", 900, True)
-    other = given(values | {"trace": "longalign"}, READ)
     assert (other.column, other.truncate, other.skip_bad) == (None, None, False)
-    assert f"{READ.command} ".startswith("odcsim compare b.jsonl --column n --truncate 900 --skip-bad --model")
     assert main([*READ.command.split()[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["inputs"] == inputs(READ.setting)
 
 
-@pytest.mark.parametrize("search", ["skip_bad=yes", "truncate=few", "column="])
-def test_how_lengths_are_read_is_refused_in_a_link_as_all_else(search):
-    with pytest.raises(InputError, match=r"the link says|there is no column"):
-        linked(f"?{search}")
-
-
-def test_what_is_left_out_is_told_before_the_page_is_there(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "werkzeug.serving", None)
-    (tmp_path / "a.csv").write_text("n\n5\n0\n")
-    assert main(["explore", "a.csv", "--column", "n", "--no-open"]) == 2
-    assert "a.csv:3: column 'n' holds 0" in capsys.readouterr().err
-    assert main(["explore", "a.csv", "--column", "n", "--skip-bad", "--no-open"]) == 2
-    assert capsys.readouterr().err.startswith("odcsim: a.csv: 1 of 2 rows left out: line 3 (column 'n' holds 0)\n")
-
-
-def test_without_dash_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "werkzeug.serving", None)
-    assert main(["explore", "--no-open"]) == 2
-    assert "odcsim[explore]" in capsys.readouterr().err
-
-
-def test_a_page_that_is_opened_with_a_profile_has_its_seconds_and_its_recipe(tmp_path, monkeypatch, capsys):
-    """In the link, in the command, and behind the controls, which have its model and GPU."""
+def test_a_page_that_is_opened_with_a_profile_has_its_seconds_and_its_recipe(tmp_path, monkeypatch):
+    """In the command, and behind the controls, which have its model and GPU."""
     path = str(tmp_path / "p.json")
     run = odcsim.ask("longalign", "qwen3-0.6b", gpu="h100", devices=4, minibatch=2, minibatches=4, stack="plain")
     profiles.write(by_rate(Simulated(run, ("lb-micro", "collective")), 1000.0).profile(), path)
     found = Asked(profile=path, model="qwen3-0.6b", gpu="h100", devices=4, minibatch=2, minibatches=4)
-    assert linked(found.search) == found
-    assert found.setting.cost.profile.origin.startswith("measured: 1,000 tokens/s under collective + lb-micro on 4 ")
+    assert replace(found.setting.cost.profile, origin="") == replace(profiles.read(path), origin="")
     assert found.setting.cost.recipe.kernels.stack == "plain"
     assert f"--profile {path}" in found.command
-    with pytest.raises(InputError, match="profile is for h100, not a100"):
-        _ = Asked(profile=path, model="qwen3-0.6b").setting
+    with pytest.raises(InputError):
+        _ = replace(found, gpu="a100").setting
     opened = []
     monkeypatch.setattr("odcsim.show.explore.serve.serve", lambda _, asked: opened.append(asked) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["explore", "--profile", path, "--no-open"])
     assert (opened[0].model, opened[0].gpu, opened[0].profile) == ("qwen3-0.6b", "h100", path)
-    assert main(["explore", "--profile", str(tmp_path / "none.json"), "--no-open"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_trainer_is_asked_for_with_its_kernels_and_ranked_first():
     asked = linked("?trace=uniform%3Amin%3D2%2Cmax%3D900%2Csamples%3D300&model=qwen3-0.6b&gpu=h100&trainer=accelerate")
     assert asked.trainer == "accelerate"
     assert asked.measured.kernels.stack == "plain"
-    assert linked(asked.search) == asked
     assert "--trainer accelerate" in asked.command
     found = reply(asked)
     assert found.table[1][0][0] == found.chosen
-    assert found.verdict.startswith(f"The trainer's own fastest way is {found.chosen}, ")
     assert linked("?trainer=none&sharding=usual") == Asked()
-    with pytest.raises(InputError, match="the link says trainer=nobody; it may be none, verl, "):
-        linked("?trainer=nobody")
