@@ -19,13 +19,18 @@ def linked(search: Any) -> Asked:
     kinds = {name: _kind(name) for name in LINKED}
     values: dict[str, Any] = {}
     for name, text in parse_qsl(_text("link", search or "?").removeprefix("?"), keep_blank_values=True):
+        said = f"the link says {name:.40}={text:.80}"
+        if name not in kinds:
+            raise InputError(said, fix=f"it may say {', '.join(kinds)}")
         try:
             values[name] = kinds[name](text)
-        except (KeyError, ArgumentTypeError):
-            raise InputError(f"the link says {name:.40}={text:.80}", fix=f"it may say {', '.join(kinds)}") from None
+        except KeyError:
+            raise InputError(said, fix="it may be True or False") from None
+        except ArgumentTypeError as error:
+            raise InputError(said, fix=str(error)) from None
         if name in STOPS and values[name] not in STOPS[name]:
             stops = ", ".join(f"{stop}" if isinstance(stop, str) else f"{stop:g}" for stop in STOPS[name])
-            raise InputError(f"the link says {name}={text:.80}", fix=f"it may be {stops}")
+            raise InputError(said, fix=f"it may be {stops}")
     return _checked({SHARDED: "full"} | values if values else values)
 
 
