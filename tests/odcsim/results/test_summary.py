@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.recipe import Recipe
-from odcsim.results import summary
+from odcsim.results import capacity, summary
+from odcsim.results.capacity import FITS, OVER, TIGHT, Need
 from odcsim.results.intervals import apart
 from odcsim.results.metrics import PARTS, Usage
 from odcsim.results.summary import REFERENCE, Measured, Row
@@ -49,14 +50,6 @@ def test_a_row_is_sums_and_ratios_of_sums():
     assert row("native", "collective", np.array([1.0])).dollars is None
 
 
-def test_the_json_of_a_row_holds_the_keys_that_others_read():
-    """These names are a contract: more may come, none may go."""
-    wanted = {"balancer", "sync", "minibatches", "makespan_seconds", "idle", "idle_parts"}
-    wanted |= {"samples_per_second_per_device", "tokens_per_second", "speedup", "speedup_low", "speedup_high"}
-    wanted |= {"speedup_best_collective", "model_low", "model_high", "gpu_hours", "dollars"}
-    assert wanted <= set(row("native", "collective", np.array([1.0])).as_json())
-
-
 @given(st.integers(1, 30), st.integers(0, 99))
 def test_speedups_are_ratios_of_sums_and_the_reference_is_exactly_one(minibatches, seed):
     makespans = drawn(minibatches, seed)
@@ -95,3 +88,19 @@ def test_the_interval_comes_from_pairs_of_minibatches():
     last = summary.compared(rows(makespans), list(makespans), apart(50))[-1]
     assert last.speedup_low == pytest.approx(2, rel=2e-3)
     assert last.speedup_high == pytest.approx(2, rel=2e-3)
+
+
+GB = 1e9
+LEVELS = [(78.0, 86.0, FITS), (79.12, 86.0, FITS), (79.13, 86.0, TIGHT), (86.0, 86.0, TIGHT), (86.1, 86.0, OVER)]
+
+
+@pytest.mark.parametrize(("used", "limit", "level"), [*LEVELS, (96.0, None, FITS)])
+def test_up_to_92_percent_fits_and_from_there_to_all_is_tight(used, limit, level):
+    assert capacity.level(Need(used * GB, None if limit is None else limit * GB)) == level
+
+
+@given(st.lists(st.floats(0.01, 2.0), max_size=8))
+def test_what_is_chosen_from_has_the_best_level_and_nothing_of_it_is_left_out(shares):
+    every = [Need(share, 1.0) for share in shares]
+    best = min(map(capacity.level, every), default=None)
+    assert capacity.roomiest(every) == [one for one in every if capacity.level(one) == best]
