@@ -255,14 +255,6 @@ def test_the_profile_gives_the_seconds_back(name):
         assert float(spent.item()) == pytest.approx(seconds, rel=1e-6)
 
 
-def test_noise_and_a_few_steps_that_waited_do_not_move_it_far():
-    log = logged(noise=0.02, count=100)
-    waited = Log(log.lengths, tuple(s * (2 if i % 20 == 0 else 1) for i, s in enumerate(log.seconds)))
-    calm, report = fit_log(log, MODEL, "a100"), fit_log(waited, MODEL, "a100")
-    assert report.profile.forward.linear == pytest.approx(calm.profile.forward.linear, rel=0.05)
-    assert (calm.good, len(report.unexplained)) == (True, 5)
-
-
 def test_with_several_devices_transfers_are_in_the_seconds():
     alone, sharded = (fit_log(logged(), MODEL, "a100", n).profile for n in (1, 8))
     assert (alone.node_transfers_included, sharded.node_transfers_included) == (False, True)

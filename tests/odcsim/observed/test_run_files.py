@@ -128,8 +128,13 @@ def test_lengths_are_a_table_or_what_the_watcher_wrote(folder, tmp_path):
     run = read([path], lengths=str(table))
     assert {m.lengths for m in run.steps[0].microbatches if m.number == 3} == {(4,)}
     assert run.rests == "lengths"
-    with pytest.raises(InputError):
-        read([path], lengths=str(folder / "f"))
+    (folder / "none").mkdir()
+    for wrong in ("f", "none"):  # of one microbatch, and a folder without any
+        with pytest.raises(InputError):
+            read([path], lengths=str(folder / wrong))
+    (folder / "seen").mkdir()
+    wrote(folder / "seen", [[step(0, [ran(m, 1, [m + 1]) for m in range(6)])] for _ in range(run.ranks)])
+    assert held_by(read([path], lengths=str(folder / "seen"))) == held_by(run)
 
 
 def test_a_timeline_needs_the_schedule_that_it_ran(timeline, schedules, tmp_path):

@@ -169,6 +169,22 @@ def test_a_ratio_that_every_minibatch_has_is_known_as_far_as_there_are_others():
     assert bounds[0] == pytest.approx(bounds[1])
 
 
+def test_doubts_of_seconds_and_of_minibatches_add_up_by_their_squares():
+    drawn = np.random.default_rng(5).lognormal(0, 0.3, 30)
+    (low, high), both = of_run(drawn, apart(30), 1.0, 1.0), of_run(drawn, apart(30), 0.8, 1.3)
+    assert both == pytest.approx((1 - np.hypot(0.2, 1 - low), 1 + np.hypot(0.3, high - 1)))
+    assert of_run(drawn[:1], apart(1), 0.8, 1.3) == pytest.approx((0.8, 1.3))
+
+
+def test_likeness_counts_for_what_is_outside_the_trace_alone():
+    """An epoch of the trace has these very samples, so what was drawn of them is known; of a dataset it is a part."""
+    of = lengths(np.repeat(np.random.default_rng(2).lognormal(7, 1, 80), 8))
+    found, singly = (Drawn(Trace("t", of, group=group), 20).about for group in (np.repeat(np.arange(80), 8), None))
+    assert found.lasting > 2 * singly.lasting
+    assert [found.of_all(n).lasting for n in (640, 10**9)] == pytest.approx([0, found.lasting])
+    assert found.of_all(1280).lasting == pytest.approx(singly.of_all(1280).lasting + 0.5 * (found.lasting - 1 / 20))
+
+
 def repeated(means: np.ndarray, times: np.ndarray, within: float, rng: np.random.Generator) -> np.ndarray:
     return np.exp(8 + np.repeat(means, times)[:SIZE] + within * rng.standard_normal(SIZE))
 

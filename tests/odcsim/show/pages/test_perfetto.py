@@ -67,19 +67,6 @@ def test_slices_of_a_track_nest_and_come_to_what_metrics_says(case):
         assert found == pytest.approx(seconds, abs=1e-5)
 
 
-def test_a_device_has_no_slices_of_microbatches_it_did_not_run(timeline):
-    events = list(perfetto.events(timeline, range(len(timeline.samples))))
-    assert len(np.unique(timeline.blocks[-1].counts)) > 1
-    begun = [e["ts"] for e in events if e["name"].startswith("minibatch ") and e["pid"] == 0]
-    for number, start in enumerate(begun):
-        block, place = timeline.block_of(number)
-        until = [*begun, float("inf")][number + 1]
-        for device in range(timeline.about.devices):
-            mine = [e for e in events if e["pid"] == device and e["ph"] == "X" and start <= e["ts"] < until]
-            shown = {e["args"]["microbatch"] for e in mine if e["args"]} - {-1}
-            assert shown == set(range(block.counts[place, device]))
-
-
 def test_minibatches_follow_each_other_and_devices_and_lanes_have_names(timeline):
     events = [*perfetto.events(timeline, [2, 4])]
     mine = [e for e in events if e["ph"] == "X" and e["cat"] == "minibatch" and e["pid"] == 0]
