@@ -1,5 +1,6 @@
 """Files are written whole or not at all, and one that cannot be read is told in one line."""
 
+import atexit
 import os
 import secrets
 import shutil
@@ -7,6 +8,7 @@ import signal
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -101,12 +103,29 @@ def drafted(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch(prefix: str = "odcsim-", folder: Path | None = None) -> Iterator[Path]:
-    """A folder for a while: it goes when the block ends, and when this process is told to end."""
-    with (
-        tempfile.TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True) as made,
-        _gone_when_terminated(Path(made)),
-    ):
-        yield Path(made)
+    """A folder for a while: it goes when the block ends, and with this process, whatever thread is in the block."""
+    made = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+    _SCRATCH.add(made)
+    try:
+        with _gone_when_terminated(made):
+            yield made
+    finally:
+        _remove(made)
+        _SCRATCH.discard(made)
+
+
+_SCRATCH = set[Path]()
+
+
+@atexit.register
+def _remove_scratch() -> None:
+    """Threads go on writing until the very end, also while their folder is being removed."""
+    for made in [*_SCRATCH]:
+        for _ in range(100):
+            _remove(made)
+            if not made.exists():
+                break
+            time.sleep(0.01)
 
 
 @contextmanager

@@ -243,3 +243,21 @@ def test_a_thread_beside_the_main_one_may_write(path):
     writer.start()
     writer.join(10)
     assert path.read_text() == "new"
+
+
+THREAD = """
+import threading, time
+from odcsim.support.files import scratch
+def work():
+    with scratch() as folder:
+        for number in range(10**9):
+            (folder / f"{number}").write_text("")
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def test_nothing_stays_of_a_thread_that_writes_to_the_very_end(tmp_path):
+    for _ in range(4):
+        subprocess.run([sys.executable, "-c", THREAD], env=os.environ | {"TMPDIR": str(tmp_path)}, check=True)
+    assert list(tmp_path.iterdir()) == []
