@@ -30,6 +30,7 @@ def test_mixtures_with_rare_long_samples_hold_whatever_the_figure(monkeypatch):
         assert {figure for figure, share in found.items() if share < LEAST} == set(), found
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in study.LENGTHS if name not in (*UNSEEN, *TOLD_BY_ORDER)])
 def test_files_of_every_kind_hold_the_truth(name, truths):
@@ -38,6 +39,7 @@ def test_files_of_every_kind_hold_the_truth(name, truths):
         assert min(found.values()) >= LEAST, (size, minibatches, found)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*TOLD_BY_ORDER, *UNLIKE])
 def test_speedups_hold_as_often_of_groups_as_of_independent_samples(name, truths):

@@ -85,6 +85,7 @@ def test_it_covers_the_population_with_heavy_tails(size, minibatches):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("population", POPULATIONS)
 @pytest.mark.parametrize("minibatches", [5, 20, 200])
 @pytest.mark.parametrize("size", [300, 640, 3000, 100_000])
