@@ -3,10 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-# Two processes take these tests file by file; the others look at what all processes of a machine share.
+# Two processes take these tests file by file, beside one that looks at what all processes of a machine share.
 APART := -n 2 --dist loadfile
-LAWS := tests/odcsim tests/house
+LAWS := tests/odcsim tests/docs tests/house tests/approved
 SLOW := tests/odcsim tests/docs
+# $(call beside,FLAGS,FOLDERS): pytest of these folders, and beside it of all others.
+beside = own=$$(mktemp -d); TMPDIR=$$own $(BIN)/pytest $(1) $(APART) $(2) > $$own/log 2>&1 & apart=$$!; \
+  trap "kill $$apart 2>/dev/null; rm -rf $$own" EXIT; \
+  $(BIN)/pytest $(1) $(2:%=--ignore=%); code=$$?; wait $$apart || code=1; cat $$own/log; exit $$code
 
 .PHONY: demo test slow thorough approve break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage scaling clean
 
@@ -17,12 +21,10 @@ test: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest $(APART) $(LAWS)
-	$(BIN)/pytest $(LAWS:%=--ignore=%)
+	@$(call beside,,$(LAWS))
 
 slow: .venv/dev
-	$(BIN)/pytest -m "slow and not gpu" $(APART) $(SLOW)
-	$(BIN)/pytest -m "slow and not gpu" $(SLOW:%=--ignore=%)
+	@$(call beside,-m "slow and not gpu",$(SLOW))
 
 # All cases of drawn tests, and laws with examples of today: an hour and more.
 thorough: export THOROUGH := 1
