@@ -11,9 +11,9 @@ from odc_engine.memory.arena import UnitShape
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def on_every_device(devices, work):
+def on_every_device(devices, work, timeout=10.0):
     """What `work(memory)` returns on each of so many threads."""
-    team, found = Team(devices, 10.0), {}
+    team, found = Team(devices, timeout), {}
     threads = [
         threading.Thread(target=lambda rank=rank: found.update({rank: work(ThreadMemory(team, rank))}))
         for rank in range(devices)

@@ -1,7 +1,5 @@
-"""Devices of several machines: meetings, a count that all share, who is missing, and one clock for all. Here the
-machines are one."""
+"""Devices of several machines, as words between them tell: what is special to a network. Here the machines are one."""
 
-import re
 import socket
 import threading
 import time
@@ -11,86 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from transports import lost
 
-from odc_engine.backends import patience
+from odc_engine.backends import machines, patience
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.collectives import watched
 from odc_engine.backends.network import Network
 from odc_engine.backends.tcp import links
 from odc_engine.backends.tcp.sockets import break_when_unanswered, end
 from odc_engine.devices import clocks
-from odc_engine.errors import PeerLost
-
-
-def told(call) -> tuple[list[int], str]:
-    try:
-        found = call()
-    except PeerLost as lost:
-        found = lost
-    return (found.devices, str(found)) if isinstance(found, PeerLost) else ([], str(found))
-
-
-def met(rank):
-    net = Network()
-    if rank == 1:
-        time.sleep(0.3)
-    came = time.monotonic()
-    net.meet(MAIN)
-    left = time.monotonic()
-    net.close()
-    return came, left
-
-
-def test_nobody_goes_on_before_all_have_come(pools):
-    came, left = zip(*pools(3).run(met), strict=True)  # one machine has one monotonic clock
-    assert min(left) >= max(came)
-
-
-def met_in_other_rooms(rank):
-    net = Network(timeout=1.0)
-    for room in (MAIN, COMM) if rank else (COMM, MAIN):
-        threading.Thread(target=net.meet, args=(room,), daemon=True).start()
-        time.sleep(0.1)
-    net.meet(MAIN)
-    net.close()
-    return True
-
-
-def test_rooms_are_met_in_independently(pools):
-    assert pools(2).run(met_in_other_rooms) == [True] * 2
-
-
-def one_does_not_come(rank):
-    net = Network(timeout=0.5)
-    found = told(lambda: net.meet(MAIN)) if rank != 2 else time.sleep(1.0)
-    net.close()
-    return found
-
-
-def test_who_does_not_come_is_named_by_all_others(pools):
-    found = pools(3).run(one_does_not_come)
-    for devices, line in found[:2]:
-        assert devices == [2]
-        told_first, told_next = "synchronize within 0.5 s", "answer another device in time"
-        longer = "wait longer with --timeout, or timeout= of OnDemand"
-        assert re.fullmatch(rf"device 2 did not ({told_first}|{told_next}) \(pid \d+ on \S+\); {longer}", line)
-
-
-def one_fails(rank):
-    net = Network()
-    if rank == 1:
-        net.fail(RuntimeError("out of memory"))
-        return None
-    if rank == 2:
-        time.sleep(0.3)
-    found = told(lambda: net.meet(MAIN))
-    net.close()
-    return found
-
-
-def test_who_says_that_it_fails_is_named(pools):
-    found = pools(3).run(one_fails)
-    assert found[0] == found[2] == ([1], "device 1 failed: its own error says why")
 
 
 def cut(net):
@@ -99,76 +26,35 @@ def cut(net):
         end([each])
 
 
-def one_dies(rank):
+def some_die(rank, who, where):
+    group = dist.new_group(timeout=timedelta(minutes=5))
     net = Network()
-    if rank == 1:
-        cut(net)
-        return None
+    dist.barrier()
+    if rank in who:
+        return cut(net)
     if rank == 2:
         time.sleep(0.8)  # until who has found it out has left for it
-    found = told(lambda: net.meet(MAIN))
+    if where == "collective":
+        found = lost(lambda: watched(dist.all_reduce(torch.zeros(4), group=group, async_op=True), net))
+    else:
+        found = lost(lambda: net.meet(MAIN))
     cut(net)
     return found
 
 
-def test_who_dies_is_named_and_not_who_ends_for_it(pools):
-    """It is device 0, too, that may die: no store lives with it."""
-    found = pools(3).run(one_dies)
-    assert [devices for devices, _ in (found[0], found[2])] == [[1], [1]]
-    assert re.fullmatch(r"device 1 died \(pid \d+ on \S+\)", found[2][1])
-
-
-def one_dies_in_a_collective(rank):
-    group = dist.new_group(timeout=timedelta(minutes=5))
-    net = Network()
-    dist.barrier()
-    if rank == 1:
-        cut(net)
-        return None
-    found = told(lambda: watched(dist.all_reduce(torch.zeros(4), group=group, async_op=True), net))
-    net.close()
-    return found
-
-
-def test_who_dies_is_named_where_a_collective_would_wait_for_it(pools):
-    devices, line = pools(2).run(one_dies_in_a_collective)[0]
-    assert devices == [1]
-    assert "died" in line
-
-
-def all_but_one_die(rank):
-    net = Network()
-    if rank != 1:
-        cut(net)
-        return None
-    found = told(lambda: net.meet(MAIN))
-    net.close()
-    return found
-
-
-def test_all_who_die_at_once_are_named_together(pools):
-    assert pools(3).run(all_but_one_die)[1][0] == [0, 2]
-
-
-def one_leaves(rank):
-    net = Network()
-    if rank == 1:
-        net.close()
-        return None
-    found = told(lambda: net.meet(MAIN))
-    net.close()
-    return found
-
-
-def test_who_leaves_too_early_is_named(pools):
-    found = pools(3).run(one_leaves)
-    assert found[0] == found[2] == ([1], f"device 1 {links.LEFT_EARLY}")
+@pytest.mark.parametrize(
+    ("who", "where", "found"),
+    [((1,), "meeting", [[1], None, [1]]), ((0, 2), "meeting", [None, [0, 2], None]),
+     ((1,), "collective", [[1], None, [1]])],
+)  # fmt: skip
+def test_who_dies_is_named_and_not_who_ends_for_it(pools, who, where, found):
+    """All that die at once together; and device 0, too, may die: no store lives with it."""
+    assert pools(3).run(some_die, who, where) == found
 
 
 def one_comes_last_and_leaves(rank):
     """Its two words come while this device looks who is missing."""
-    net = Network()
-    found = links.LEFT_EARLY
+    net, found = Network(), None
     if rank == 0:
         missing = net.links._missing
 
@@ -184,86 +70,75 @@ def one_comes_last_and_leaves(rank):
             net.links._take_in(1, links._ENDS, links.LEFT, 0)
 
         net.links._missing = slowly
-        found = told(lambda: net.links._look_for(MAIN, 1, patience.Patience()))
+        found = lost(lambda: net.links._look_for(MAIN, 1, patience.Patience()))
     dist.barrier()
     net.close()
     return found
 
 
 def test_who_comes_and_leaves_at_once_has_not_left_early(pools):
-    assert pools(2).run(one_comes_last_and_leaves)[0] == ([], "None")
+    assert pools(2).run(one_comes_last_and_leaves)[0] == []
 
 
-def one_stands_still(rank):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(links, "BEAT", 1e5 if rank == 1 else 0.1)  # nothing of it runs
-        patch.setattr(links, "STILL", 0.5)
-        net = Network(timeout=2.0)
-        found = told(lambda: net.meet(MAIN)) if rank == 0 else time.sleep(3.0)
-    net.close()
-    return found
-
-
-@pytest.mark.slow
-def test_of_those_who_do_not_come_who_stands_still_is_named(pools):
-    devices, line = pools(3).run(one_stands_still)[0]
-    assert devices == [1]
-    assert re.search(r"no word for \d s, stopped", line)
-
-
-def one_is_mute(rank, seconds):
-    """All are patient: seconds are cut down, all but those of a silent device."""
+def one_is_mute(rank, seconds, timeout):
+    """Of those who do not come nothing of device 1 runs. Seconds are cut down, all but those of a silent device."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(patience, "HALTED", 0.5)
         patch.setattr(patience, "LOOK_UP", 0.1)
         patch.setattr(links, "MUTE", seconds)
         patch.setattr(links, "STILL", seconds)
-        patch.setattr(links, "BEAT", 0.2 if rank == 0 else 1e5)  # nothing of it runs; a selector takes no 1e9
-        net = Network(timeout=600.0)
+        patch.setattr(links, "BEAT", 1e5 if rank == 1 else 0.1)  # a selector takes no 1e9
+        net = Network(timeout=timeout)
         began = time.monotonic()
-        found = told(lambda: net.meet(MAIN)) if rank == 0 else time.sleep(2.0)
+        found = lost(lambda: net.meet(MAIN)) if rank == 0 else time.sleep(2.0)
         waited = time.monotonic() - began
-        if rank == 1 and seconds > 1:
+        if rank and seconds > 1:
             net.meet(MAIN)
+        dist.barrier()
     net.close()
     return found, waited
 
 
-def test_who_says_nothing_for_long_is_named_long_before_the_timeout(pools):
-    (devices, line), _ = pools(2).run(one_is_mute, 0.5)[0]
-    assert devices == [1]
-    assert re.search(r"did not synchronize within 0.5 s: no word for \d s, stopped", line)
-
-
-def test_who_says_nothing_for_a_while_is_waited_for(pools):
-    (found, waited), _ = pools(2).run(one_is_mute, 30.0)
-    assert found == ([], "None")
-    assert waited > 1.9
-
-
 @pytest.mark.parametrize(
-    ("quiet", "since_answers", "stopped"),
-    [(20.0, None, []), (30.0, None, [1]), (100.0, 0.0, []), (100.0, 50.0, []), (100.0, 80.0, [1]), (500.0, 240.0, [])],
+    ("seconds", "timeout", "named", "least", "most"),
+    [(0.5, 600.0, [1], 0.5, 1.9), (0.5, 1.0, [1], 0.5, 1.9), (30.0, 600.0, [], 1.9, 20.0)],
 )
-def test_who_may_still_wait_to_repeat_what_was_lost_is_not_taken_for_stopped(pools, quiet, since_answers, stopped):
-    assert pools(2).run(quiet_since_an_outage, quiet, since_answers)[0] == stopped
+def test_who_says_nothing_for_long_is_named_long_before_the_timeout(pools, seconds, timeout, named, least, most):
+    found, waited = pools(3).run(one_is_mute, seconds, timeout)[0]
+    assert found == named
+    assert least < waited < most
 
 
-def quiet_since_an_outage(rank, quiet, since_answers):
+def quiet_since_an_outage(rank, cases):
     """Seconds without a word, and seconds since its machine was last seen not to answer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(links, "BEAT", 1e5)
         net = Network()
         dist.barrier()
         time.sleep(0.1)  # the first beats are there
-        now = time.monotonic()
-        net.links._last[1 - rank] = now - quiet
-        if since_answers is not None:
-            net.links._unanswered[1 - rank] = now - since_answers
-        found = net.stopped()
+        found = []
+        for quiet, since_answers in cases:
+            now = time.monotonic()
+            net.links._last[1 - rank] = now - quiet
+            net.links._unanswered[1 - rank] = 0.0 if since_answers is None else now - since_answers
+            found.append((net.stopped(), lost_in_words(net)))
         dist.barrier()
     net.close()
     return found
+
+
+def lost_in_words(net):
+    return links.DOWN in str(net.silent([1 - net.rank], "did nothing"))
+
+
+QUIET = {(20.0, None): False, (30.0, None): True, (100.0, 0.0): False, (100.0, 50.0): False, (100.0, 80.0): True,
+         (500.0, 240.0): False}  # fmt: skip
+
+
+def test_who_may_still_wait_to_repeat_what_was_lost_is_not_taken_for_stopped(pools):
+    found = pools(2).run(quiet_since_an_outage, list(QUIET))[0]
+    assert [stopped == [1] for stopped, _ in found] == list(QUIET.values())
+    assert [down for _, down in found] == [since is not None for _, since in QUIET]
 
 
 def test_seconds_without_a_network_and_as_many_again_do_not_count(monkeypatch):
@@ -300,9 +175,7 @@ def more_words_than_there_is_room_for(rank, last):
         dist.barrier()
         if rank == 0:
             threading.Timer(0.3, hears.set).start()
-            found = told(lambda: net.meet(MAIN))
-        else:
-            found = told(lambda: LAST_WORDS[last](net))
+        found = lost(lambda: net.meet(MAIN)) if rank == 0 else LAST_WORDS[last](net)
         dist.barrier()
     net.close()
     return found
@@ -317,23 +190,15 @@ LAST_WORDS = {
 
 
 @pytest.mark.parametrize(
-    ("last", "heard"),
-    [
-        ("meets", ([], "None")),
-        ("takes", ([], "None")),
-        ("fails", ([1], "device 1 failed: its own error says why")),
-        ("leaves", ([1], f"device 1 {links.LEFT_EARLY}")),
-    ],
+    ("last", "heard"), [("meets", [[], None]), ("takes", [[], 0]), ("fails", [[1], None]), ("leaves", [[1], None])]
 )
 def test_no_word_is_lost_where_a_connection_has_no_room(pools, last, heard):
-    found = pools(2).run(more_words_than_there_is_room_for, last)
-    assert found[0] == heard
-    assert found[1] == ([], "0" if last == "takes" else "None")
+    assert pools(2).run(more_words_than_there_is_room_for, last) == heard
 
 
 def half_a_word(rank):
     """From device 0; the rest of it comes much later. Device 2 fails meanwhile."""
-    net = Network(timeout=10.0)
+    net, found = Network(timeout=10.0), None
     word = links._WORD.pack(links._CAME, COMM, 7)
     if rank == 0:
         time.sleep(0.1)
@@ -347,7 +212,7 @@ def half_a_word(rank):
         if rank == 2:
             time.sleep(0.3)
             net.fail(RuntimeError("out of memory"))
-        found = told(lambda: net.meet(MAIN)) if rank == 1 else None
+        found = lost(lambda: net.meet(MAIN)) if rank == 1 else None
         dist.barrier()
     dist.barrier()
     until = time.monotonic() + 10.0
@@ -356,75 +221,11 @@ def half_a_word(rank):
     came = net.links._came[0][COMM]
     dist.barrier()
     net.close()
-    return (found, came) if rank == 1 else None
+    return found, came
 
 
 def test_others_are_heard_while_the_rest_of_a_word_is_on_its_way(pools):
-    assert pools(3).run(half_a_word)[1] == (([2], "device 2 failed: its own error says why"), 7)
-
-
-def one_still_computes(rank):
-    net = Network()
-    if rank == 2:
-        time.sleep(0.5)
-    found = net.explain()
-    net.close()
-    return found
-
-
-def test_who_still_computes_is_not_blamed(pools):
-    assert pools(3).run(one_still_computes) == [None] * 3
-
-
-def some_lose_one(rank):
-    group = dist.new_group([1, 2])
-    if rank == 0:
-        return None
-    net = Network(group, timeout=0.5)
-    found = told(lambda: net.meet(MAIN)) if rank == 1 else time.sleep(1.0)
-    net.close()
-    return found
-
-
-def test_a_part_of_all_names_ranks_among_all(pools):
-    assert pools(3).run(some_lose_one)[1][0] == [2]
-
-
-def taken(rank):
-    nets = [Network(), Network()]  # of two models, say
-    found = [[net.take() for _ in range(5)] for net in nets]
-    for net in nets:
-        net.meet(MAIN)
-        if rank == 1:
-            net.refill()
-        net.meet(MAIN)
-    again = nets[0].take()
-    for net in nets:
-        net.meet(MAIN)
-        net.close()
-    return found, again
-
-
-def test_each_number_is_taken_once_and_counts_are_apart(pools):
-    found = pools(3).run(taken)
-    for net in range(2):
-        assert sorted(number for numbers, _ in found for number in numbers[net]) == list(range(15))
-    assert sorted(again for _, again in found) == [0, 1, 2]
-
-
-def threads_left(_rank):
-    net = Network()
-    net.meet(MAIN)
-    net.close()
-    net.close()
-    waited = time.monotonic() + 5.0
-    while "odc-links" in (names := [each.name for each in threading.enumerate()]) and time.monotonic() < waited:
-        time.sleep(0.02)
-    return names
-
-
-def test_nothing_runs_when_all_have_left(pools):
-    assert all("odc-links" not in names for names in pools(2).run(threads_left))
+    assert pools(3).run(half_a_word)[1] == ([2], 7)
 
 
 def clock_behind(rank):
@@ -434,3 +235,17 @@ def clock_behind(rank):
 def test_clocks_are_read_against_device_0_s(pools):
     """To half of what an answer takes, which on a loaded machine is some milliseconds."""
     assert pools(3).run(clock_behind) == pytest.approx([0.0, 100.0, 200.0], abs=0.1)
+
+
+def test_a_machine_is_a_boot_with_its_pids_and_its_network(monkeypatch):
+    mine, path = machines.here(), machines.Path
+    assert mine == machines.here()
+    for other in ("pid", "net"):
+        spaces = {kind: path(f"/proc/self/ns/{kind}").readlink() for kind in ("pid", "net")} | {other: "another"}
+        with monkeypatch.context() as patch:
+            patch.setattr(path, "readlink", lambda at, spaces=spaces: spaces[at.name])
+            assert machines.here() != mine
+
+
+def test_devices_reach_the_unbroken_run_of_those_on_their_machine():
+    assert machines.runs((0, 0, 1, 0)) == (range(2), range(2), range(2, 3), range(3, 4))

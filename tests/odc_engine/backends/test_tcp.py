@@ -1,9 +1,9 @@
-"""Arenas of several machines over TCP. Here the machines are one whose devices say that they are on several; over real
-ones loops are held to stock FSDP2 elsewhere."""
+"""Arenas of several machines over TCP, and the connections that carry them. Here the machines are one whose devices
+say that they are on several; over real ones loops are held to stock FSDP2 elsewhere (across)."""
 
+import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import nets
@@ -12,35 +12,28 @@ import torch
 import torch.distributed as dist
 import work
 from torch.distributed.fsdp import fully_shard
+from transports import refused, spread
 from work import Case
 
 from odc_engine import OnDemand
-from odc_engine.backends import machines
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.network import Network
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.backends.tcp import carriers
-from odc_engine.backends.tcp.links import LEFT_EARLY
+from odc_engine.backends.tcp.carriers import Asker, bytes_in, move, serve
 from odc_engine.backends.tcp.memory import FETCHES, SENDS, TcpMemory
 from odc_engine.errors import EngineError, PeerLost
 from odc_engine.fsdp import afar, agreement
 from odc_engine.memory.arenas import memory_for
-from odcsim.errors import InputError
 
 TWO = (0, 0, 1, 1)
 SIZE = 1 << 16
+TIMEOUT = 0.3
+PIECE = 1 << 16
 
 
 @contextmanager
-def spread(rank: int, over=TWO) -> Iterator[None]:
-    """Devices that say that they are on so many machines."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machines, "here", lambda: f"machine {over[rank]}")
-        yield
-
-
-@contextmanager
-def memory(rank: int, over=TWO, timeout: float = 20.0, nbytes: int = SIZE) -> Iterator[TcpMemory]:
+def memory(rank, over=(0, 1), timeout=20.0, nbytes=SIZE):
     with spread(rank, over):
         made = TcpMemory(Network(timeout=timeout))
         made.allocate(nbytes)
@@ -48,40 +41,10 @@ def memory(rank: int, over=TWO, timeout: float = 20.0, nbytes: int = SIZE) -> It
         made.close()
 
 
-def moved(rank):
-    with memory(rank) as made:
-        mine = made.view(rank)
-        mine[:100] = rank
-        made.meet(MAIN)
-        far = [d for d in range(4) if TWO[d] != TWO[rank]]
-        made.fetch_all([(d, 0, mine[200 + 100 * i : 300 + 100 * i]) for i, d in enumerate(far)])
-        mine[500:510] = 10 + rank
-        for d in far:
-            made.send(d, 1000 + 10 * rank, mine[500:510])
-        made.arrive()
-        made.meet(MAIN)
-        return (
-            list(made.near),
-            mine[200:400].tolist(),
-            [mine[1000 + 10 * d].item() for d in far],
-            [made.view(d)[0].item() for d in made.near],
-            made.moved == {FETCHES: 200, SENDS: 20},
-        )
-
-
-def test_far_arenas_are_read_and_written_and_near_ones_seen(pools):
-    for rank, (near, fetched, came, seen, counted) in enumerate(pools(4).run(moved)):
-        assert near == seen == [d for d in range(4) if TWO[d] == TWO[rank]]
-        far = [d for d in range(4) if TWO[d] != TWO[rank]]
-        assert fetched == [far[0]] * 100 + [far[1]] * 100
-        assert came == [10 + d for d in far]
-        assert counted
-
-
 def moved_by_two_lanes(rank):
-    """Each with bytes of its own, of sizes that no message holds."""
+    """Each with bytes of its own, of sizes that no message holds; and what was counted."""
     nbytes = 5_000_003
-    with memory(rank, (0, 1), nbytes=4 * nbytes) as made:
+    with memory(rank, nbytes=4 * nbytes) as made:
         mine = made.view(rank)
         mine[:nbytes] = torch.arange(nbytes).mul_(rank + 3).to(torch.uint8)
         made.meet(MAIN)
@@ -98,11 +61,12 @@ def moved_by_two_lanes(rank):
         lane.join()
         made.meet(MAIN)
         theirs = torch.arange(nbytes).mul_(4 - rank).to(torch.uint8)
-        return [torch.equal(mine[at * nbytes : (at + 1) * nbytes], theirs) for at in (1, 2)]
+        right = [torch.equal(mine[at * nbytes : (at + 1) * nbytes], theirs) for at in (1, 2)]
+        return right, made.moved == {FETCHES: 5 * nbytes, SENDS: 5 * nbytes}
 
 
 def test_two_lanes_move_beside_each_other(pools):
-    assert pools(2).run(moved_by_two_lanes) == [[True, True]] * 2
+    assert pools(2).run(moved_by_two_lanes) == [([True, True], True)] * 2
 
 
 def chosen(rank, over):
@@ -130,30 +94,28 @@ def on_gpus(rank):
         def parameters(self):
             return [type("Parameter", (), {"is_cuda": True, "device": torch.device("cuda", 0)})]
 
-    with spread(rank), pytest.MonkeyPatch.context() as patch:
-        if rank == 1:  # one that lacks it is enough
-            patch.setattr("odc_engine.backends.gpu_row.importlib.util.find_spec", lambda _: None)
-        else:
-            patch.setattr("odc_engine.backends.gpu_row.importlib.util.find_spec", lambda _: True)
-        try:
-            memory_for(OnGpu(), 20.0, None)
-        except (InputError, PeerLost) as error:
-            return str(error)
-    return ""
+    with spread(rank, TWO), pytest.MonkeyPatch.context() as patch:
+        # One that lacks it is enough.
+        patch.setattr("odc_engine.backends.gpu_row.importlib.util.find_spec", lambda _: None if rank == 1 else True)
+        return refused(lambda: memory_for(OnGpu(), 20.0, None))
 
 
 def test_gpus_of_several_machines_are_refused_by_all_where_one_has_no_nvshmem(pools):
-    found = pools(4).run(on_gpus)
-    assert "devices are on several machines, and nvshmem, which reaches GPUs of others, is not installed" in found[1]
-    assert "a mesh of replicas each of which is on one machine" in found[1]
-    assert {found[0], *found[2:]} == {"device 1 failed: its own error says why"}
+    assert pools(4).run(on_gpus) == ["PeerLost", "InputError", "PeerLost", "PeerLost"]
 
 
 COUNTS = ((3, 1, 0, 2), (0, 0, 2, 1))
 
 
+def sharded():
+    model = Case((1,)).fresh()
+    for layer in model.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
 def trained(rank, accumulate, per_node, far):
-    with spread(rank):
+    with spread(rank, TWO):
         model = sharded()
         how = {"accumulate": accumulate, "devices_per_node": per_node, "far": far}
         odc = OnDemand(model, timeout=20, average=False, **how)
@@ -170,14 +132,9 @@ def trained(rank, accumulate, per_node, far):
         return found, work.whole_parameters(model)
 
 
-def sharded():
-    model = Case((1,)).fresh()
-    for layer in model.layers:
-        fully_shard(layer)
-    return fully_shard(model)
-
-
+@pytest.fixture(scope="module")
 def alone():
+    """Parameters of the same training in one process."""
     model = Case((1,)).fresh().double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for number, counts in enumerate(COUNTS):
@@ -193,29 +150,24 @@ def alone():
     ("accumulate", "per_node", "far", "sums"),
     [(None, None, "each", "slots"), (None, 2, "each", "locked"), ("locked", 2, "hierarchical", "locked")],
 )
-def test_training_is_as_in_one_process(pools, accumulate, per_node, far, sums):
-    expected = alone()
+def test_training_is_as_in_one_process(pools, alone, accumulate, per_node, far, sums):
     for found, parameters in pools(4).run(trained, accumulate, per_node, far):
         assert found == sums
-        assert work.error(parameters, expected) < 1e-5
+        assert work.error(parameters, alone) < 1e-5
 
 
-def refused(rank):
-    with spread(rank):
-        try:
-            OnDemand(sharded(), accumulate="locked", timeout=20)
-        except InputError as error:
-            return str(error)
-    return ""
+def sums_afar(rank):
+    with spread(rank, TWO):
+        return refused(lambda: OnDemand(sharded(), accumulate="locked", timeout=20))
 
 
 def test_sums_at_which_a_network_would_have_to_add_are_refused_by_all(pools):
-    for line in pools(4).run(refused):
-        assert "reached over a network, which cannot add to a sum" in line
+    assert pools(4).run(sums_afar) == ["InputError"] * 4
 
 
 def counted(rank, counts):
-    with spread(rank):
+    """Bytes that passed, those that are told, and what is told of costs beside the gradients' own bytes."""
+    with spread(rank, TWO):
         model = sharded()
         odc = OnDemand(model, timeout=20)
         before = odc.memory.moved.copy()
@@ -229,27 +181,17 @@ def counted(rank, counts):
         own = sum(4 * unit.shape.push for unit in odc.units)
         odc.publish()
         odc.close()
-        return (
-            (found[FETCHES] - notes, found[SENDS]),
-            (each.fetched(counts[rank]), each.sent(counts[rank])),
-            told,
-            own,
-        )
+        passed = found[FETCHES] - notes, found[SENDS]
+        return passed, (each.fetched(counts[rank]), each.sent(counts[rank])), told, own
 
 
 def test_bytes_that_are_told_are_those_that_pass_the_network(pools):
-    for found, expected, _, _ in pools(4).run(counted, (3, 1, 0, 2)):
+    for found, expected, told, own in pools(4).run(counted, (3, 1, 0, 2)):
         assert found == expected
-
-
-def test_one_mesh_over_machines_is_told_what_it_costs_and_the_way_out(pools):
-    _, _, told, own = pools(4).run(counted, (1, 1, 1, 1))[0]
-    assert len(told) == 3
-    assert "sharded across 2 machines" in told[0]
-    assert f"its gradient sums take {4 * own / 1e6:.3g} MB, 4 times its gradients" in told[0]
-    # Each of two replicas has half: a ring of two passes it twice half.
-    assert f"it would be {2 * own / 1e6:.3g} MB per minibatch" in told[1]
-    assert told[2] == 'odc_engine: mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))'
+        assert f"{4 * own / 1e6:.3g} MB" in told[0]
+        # Each of two replicas has half: a ring of two passes it twice half.
+        assert f"{2 * own / 1e6:.3g} MB per minibatch" in told[1]
+        assert 'init_device_mesh("cpu", (2, 2)' in told[2]
 
 
 def told_by(rank, over):
@@ -257,130 +199,159 @@ def told_by(rank, over):
     with spread(rank, over), pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.print", lambda *words, **_: lines.append(words))
         OnDemand(sharded(), timeout=20).close()
-    return lines
+    return len(lines)
 
 
 @pytest.mark.parametrize(("over", "lines"), [((0, 0, 0, 0), 0), ((0, 1, 1, 1), 2), ((0, 0, 1, 1), 3)])
-def test_one_device_says_it_and_none_where_all_are_near(pools, over, lines):
-    assert [len(each) for each in pools(4).run(told_by, over)] == [lines, 0, 0, 0]
+def test_one_device_says_what_a_network_costs_and_none_where_all_are_near(pools, over, lines):
+    assert pools(4).run(told_by, over) == [lines, 0, 0, 0]
+
+
+def wrong(call):
+    """What kind of error, and who is named."""
+    try:
+        call()
+    except EngineError as error:
+        return type(error).__name__, getattr(error, "devices", [])
+    return "", []
 
 
 def asked_for_too_much(rank):
-    with memory(rank, (0, 1)) as made:
-        line = ""
-        try:
+    with memory(rank) as made:
+
+        def asked():
             if rank == 0:
                 made.fetch(1, SIZE - 5, made.view(0)[:10])
             made.meet(MAIN)
             time.sleep(0.5)
             made.check()
-        except EngineError as error:
-            line = str(error)
-        return line
+
+        return wrong(asked)
 
 
 def test_a_server_that_fails_is_heard_of_on_both_sides(pools):
-    asked, served = pools(2).run(asked_for_too_much)
-    assert asked == "device 1 failed: its own error says why"
-    assert served == f"what others asked for could not be done: bytes {SIZE - 5} to {SIZE + 5} of an arena of {SIZE}"
+    assert pools(2).run(asked_for_too_much) == [("PeerLost", [1]), ("EngineError", [])]
 
 
 def one_moves_nothing(rank):
-    with memory(rank, (0, 1), timeout=0.5) as made:
-        if rank:
-            with pytest.MonkeyPatch.context() as patch:
-                made.view(1).zero_()
-                patch.setattr("odc_engine.backends.tcp.carriers._answer", lambda *_: time.sleep(2.0))
-                dist.barrier()
-                time.sleep(1.5)
-            return ""
+    with memory(rank, timeout=0.5) as made, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(carriers, "_answer", lambda *_: time.sleep(2.0))
         dist.barrier()
-        try:
-            made.fetch(1, 0, made.view(0)[:10])
-        except PeerLost as lost:
-            return str(lost)
-        return ""
+        if rank:
+            return time.sleep(1.5)
+        return wrong(lambda: made.fetch(1, 0, made.view(0)[:10]))
 
 
 def test_who_moves_nothing_is_named(pools):
-    assert pools(2).run(one_moves_nothing)[0].startswith("device 1 moved nothing for 0.5 s")
+    assert pools(2).run(one_moves_nothing)[0] == ("PeerLost", [1])
 
 
 def broken_off(rank):
     """By Ctrl-C in a notebook, say, whose next cell goes on."""
-    with memory(rank, (0, 1)) as made:
+    with memory(rank) as made:
         made.view(rank)[:10] = torch.arange(10) + 10 * rank
         made.meet(MAIN)
         if rank:
             dist.barrier()
-            return [], told(made)
+            return [wrong(lambda: made.meet(MAIN))]
 
         def interrupted(asker, into):
             asker.connection.recv(len(into) // 2)
             raise KeyboardInterrupt
 
         into = made.view(0)[20:30]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(carriers.Asker, "_receive", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                made.fetch(1, 0, into)
-        lines = []
-        for again in (lambda: made.fetch(1, 0, into), lambda: made.send(1, 50, into), made.arrive):
-            try:
-                again()
-            except EngineError as error:
-                lines.append(str(error))
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Asker, "_receive", interrupted)
+            made.fetch(1, 0, into)
+        again = (lambda: made.fetch(1, 0, into), lambda: made.send(1, 50, into), made.arrive)
+        found = [wrong(call) for call in again]
         dist.barrier()
-        return lines, told(made, EngineError)
+        return [*found, wrong(lambda: made.meet(MAIN))]
 
 
 def test_after_a_transfer_that_was_broken_off_there_is_none(pools):
     """The rest of it would be taken for the next one's bytes."""
-    (lines, at_meeting), (_, elsewhere) = pools(2).run(broken_off)
-    assert lines == ["a transfer was broken off (KeyboardInterrupt)"] * 3
-    assert at_meeting == lines[0]
-    assert elsewhere == "device 0 failed: its own error says why"
+    assert pools(2).run(broken_off) == [[("EngineError", [])] * 4, [("PeerLost", [0])]]
 
 
 def one_leaves_before(rank):
     """A device that is done lets others read what it has."""
-    with memory(rank, (0, 1)) as made:
+    with memory(rank) as made:
         made.view(rank)[:10] = 7
         made.meet(MAIN)
         if rank == 1:
             made.close()
             dist.barrier()
             dist.barrier()
-            made.close()
-        else:
-            dist.barrier()
-            made.fetch(1, 0, made.view(0)[20:30])
-            found = made.view(0)[20:30].tolist()
-            dist.barrier()
-            return found, told(made)
-    return [], ""
-
-
-def told(made, kind=PeerLost):
-    with pytest.raises(kind) as caught:
-        made.meet(MAIN)
-    return str(caught.value)
+            return made.close()
+        dist.barrier()
+        made.fetch(1, 0, made.view(0)[20:30])
+        found = made.view(0)[20:30].tolist()
+        dist.barrier()
+        return found, wrong(lambda: made.meet(MAIN))
 
 
 def test_an_arena_stays_as_long_as_somebody_may_ask_for_it(pools):
-    found, line = pools(2).run(one_leaves_before)[0]
-    assert found == [7] * 10
-    assert line == f"device 1 {LEFT_EARLY}"
+    assert pools(2).run(one_leaves_before)[0] == ([7] * 10, ("PeerLost", [1]))
 
 
-def threads_left(rank):
-    with memory(rank, (0, 1)) as made:
-        made.meet(MAIN)
-    until = time.monotonic() + 5.0
-    while (names := [t.name for t in threading.enumerate() if t.name.startswith("odc-")]) and time.monotonic() < until:
-        time.sleep(0.02)
-    return names
+@pytest.fixture
+def pair():
+    ends = socket.socketpair()
+    for each in ends:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)
+    yield ends
+    for each in ends:
+        each.close()
 
 
-def test_nothing_runs_when_all_have_left(pools):
-    assert pools(2).run(threads_left) == [[], []]
+def look(patience):
+    if patience.ended(TIMEOUT):
+        raise TimeoutError
+
+
+def test_a_slow_network_is_waited_for_as_long_as_something_moves(pair):
+    """The limit is for a silence, and not for all of what may be gigabytes."""
+    here, there = pair
+    data = torch.arange(30 * PIECE, dtype=torch.int32).view(torch.uint8)[: 30 * PIECE]
+    found = bytearray(carriers._REQUEST.size + len(data))
+
+    def read():
+        for start in range(0, len(found), 2 * PIECE):
+            move(there.recv_into, memoryview(found)[start : start + 2 * PIECE])
+            time.sleep(TIMEOUT / 6)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    began = time.monotonic()
+    Asker(here, look).send(0, data)
+    reader.join()
+    assert time.monotonic() - began > TIMEOUT
+    assert found[carriers._REQUEST.size :] == bytes_in(data)
+
+
+@pytest.mark.parametrize("way", ["send", "read"])
+def test_who_looks_says_how_long_nothing_may_move(pair, monkeypatch, way):
+    looks = []
+    monkeypatch.setattr(carriers, "LOOK_UP", 0.02)
+
+    def three_times(patience):
+        looks.append(patience.used)
+        if len(looks) == 3:
+            raise KeyError("enough")
+
+    asker = Asker(pair[0], three_times)
+    with pytest.raises(KeyError):
+        asker.send(0, torch.zeros(1 << 24, dtype=torch.uint8)) if way == "send" else asker.read(torch.zeros(4).byte())
+    assert looks == sorted(looks)
+
+
+@pytest.mark.parametrize(("start", "nbytes"), [(-20, 10), (-5, 5), (90, 20), (200, 10), (0, -1)])
+def test_nothing_is_read_beyond_an_arena(pair, start, nbytes):
+    here, there = pair
+    failed = []
+    serve(there, torch.zeros(100, dtype=torch.uint8), failed.append)
+    Asker(here, look).ask(start, nbytes)
+    with pytest.raises(ConnectionResetError):
+        move(here.recv_into, memoryview(bytearray(1)))
+    assert [type(error) for error in failed] == [ValueError]
