@@ -10,7 +10,7 @@ NEEDS = {
         "odcsim/observed/test_causes.py",
     ],
     "triton": ["odc_engine/kernels"],
-    "nvshmem": ["odc_engine/backends/test_nvshmem.py", "odc_engine/backends/test_nvshmem_calls.py"],
+    "nvshmem": ["odc_engine/backends/test_nvshmem_library.py"],
     "pyarrow": ["odcsim/reading/test_[bnprtu]*.py", "odcsim/reading/test_files.py"],
     "tokenizers": ["odcsim/reading/test_tokenizing*.py", "odcsim/reading/test_[bpu]*.py"],
     "transformers": [

@@ -43,8 +43,12 @@ def after_its_end(library, mine, call):
     call()
 
 
-def unlike(library, rank):
-    library.allocate(64 * (1 + rank))
+def with_other_ids(library):
+    LIFE.devices.close()
+    LIFE.running = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvshmem_library.dist, "broadcast_object_list", lambda *_, **__: None)
+        library._join(None)
 
 
 def of_others(library):
@@ -66,29 +70,31 @@ def with_multicast(library):
 
 
 STRAY = torch.zeros(64, dtype=torch.uint8)
-WRONG = {
+
+
+def beyond(library, mine):
+    library._calls.getmem_nbi_on_stream(mine.data_ptr(), mine.data_ptr() + 1000, 64, 0, 7)
+
+
+WRONG = {  # of a device, its library and its arena
     "a get into what is no heap": lambda _, lib, mine: lib.get_nbi(STRAY, mine[:64], 0),
     "a put of what is no heap": lambda _, lib, mine: lib.put_nbi(mine[:64], STRAY, 0),
-    "a get beyond the arena": lambda _, lib, mine: lib._calls.getmem_nbi_on_stream(
-        mine.data_ptr(), mine.data_ptr() + 1000, 64, 0, 7
-    ),
+    "a get beyond the arena": lambda _, lib, mine: beyond(lib, mine),
     "a device that is none": lambda _, lib, mine: lib.get_nbi(mine[:64], mine[64:128], 2),
     "a quiet after the end": lambda _, lib, mine: after_its_end(lib, mine, lib.quiet),
     "a meeting after the end": lambda _, lib, mine: after_its_end(lib, mine, lib.meet),
     "an allocation after the end": lambda _, lib, mine: after_its_end(lib, mine, lambda: lib._host.nvshmem_malloc(8)),
     "a get after the end": lambda _, lib, mine: after_its_end(lib, mine, lambda: lib.get_nbi(STRAY, STRAY, 0)),
     "a free of a part": lambda _, lib, mine: lib._host.nvshmem_free(mine[64:].data_ptr()),
-    "a free for the second time": lambda _, lib, mine: (
-        lib._host.nvshmem_free(mine.data_ptr()),
-        lib._host.nvshmem_free(mine.data_ptr()),
-    ),
+    "a free for the second time": lambda _, lib, mine: [lib._host.nvshmem_free(mine.data_ptr()) for _ in range(2)],
     "an end before all is freed": lambda _, lib, __: lib._host.nvshmemx_hostlib_finalize(),
     "an end on another thread": lambda _, lib, __: on_another_thread(lib._host.nvshmemx_hostlib_finalize),
     "a free on another thread": lambda _, lib, mine: on_another_thread(lambda: lib._host.nvshmem_free(mine.data_ptr())),
-    "sizes that are not alike": lambda rank, lib, _: unlike(lib, rank),
+    "sizes that are not alike": lambda rank, lib, _: lib.allocate(64 * (1 + rank)),
     "more than the heap has": lambda _, lib, __: lib._host.nvshmem_malloc(LIFE.heap),
     "a second start": lambda _, lib, __: lib._join(None),
     "a start over others": lambda _, lib, __: of_others(lib),
+    "a start with other ids": lambda _, lib, __: with_other_ids(lib),
     "multicast of a GPU that two share": lambda _, lib, __: with_multicast(lib),
     "a meeting of a team": lambda _, lib, __: lib._calls.barrier_on_stream(0, 7),
     "a wait for a signal": lambda _, lib, mine: lib._calls.signal_wait_until_on_stream(mine.data_ptr(), 0, 1, 7),
@@ -106,22 +112,6 @@ def refused(rank, library, mine, name):
 @pytest.mark.parametrize("name", WRONG)
 def test_what_would_end_the_process_or_lose_bytes_is_raised(pools, name):
     assert all(pools(2).run(as_new, refused, name))
-
-
-def unlike_ids(_rank):
-    forget()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nvshmem_library.dist, "broadcast_object_list", lambda *_, **__: None)
-        try:
-            FakeNvshmem((1, 1)).start(None, 64)
-        except Ended as error:
-            return str(error)
-        finally:
-            forget()
-
-
-def test_devices_that_start_with_other_ids_are_found_out(pools):
-    assert all(told.startswith("an id of ") for told in pools(2).run(unlike_ids))
 
 
 def moved(rank, library, mine, times):

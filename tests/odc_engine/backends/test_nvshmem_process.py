@@ -1,6 +1,10 @@
-"""One NVSHMEM for all arenas of a process: which share it, which are refused, and what outlives its end."""
+"""One NVSHMEM for all arenas of a process, from its start to its end, over the fake: which share it, which are refused,
+who is gone meanwhile, and what is given back."""
 
 import os
+import signal
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -8,48 +12,52 @@ import torch
 import torch.distributed as dist
 import work
 from fake_nvshmem import LIFE, FakeNvshmem, forget
+from teams import file_of, minibatch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from transports import lost, refused
 from work import Case
 
 from odc_engine import OnDemand
-from odc_engine.backends.base import MAIN
+from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.nvshmem import library as nvshmem_library
 from odc_engine.backends.nvshmem.heap import EXTRA, HEAP
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
 from odc_engine.backends.nvshmem.process import Process
 from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.errors import PeerLost
 from odc_engine.fsdp.groups import devices_of
+from odc_engine.job import job_of
+from odc_engine.runs import launch, start, verify
 from odc_engine.runs.verify import BOUND
+from odcsim.errors import InputError
 
 
 @pytest.fixture
 def library(monkeypatch):
-    """As in a process that has not started NVSHMEM, with no GPU under it. What its start finds in the environment is
-    in `heaps`."""
+    """As in a process that has not started NVSHMEM, with no GPU under it. Its calls are in `told`, and what its start
+    finds in the environment is in `heaps`."""
     monkeypatch.setenv("NVSHMEM_DISABLE_NVLS", "")  # undone afterwards, whoever sets it
     monkeypatch.delenv("NVSHMEM_DISABLE_NVLS")
     monkeypatch.setenv(HEAP, "")
     monkeypatch.delenv(HEAP)
-    made = object.__new__(nvshmem_library.Nvshmem)
+    made, memory = object.__new__(nvshmem_library.Nvshmem), torch.zeros(64, dtype=torch.uint8)
     made.device, made.process, made.heaps, made.told = torch.device("cpu"), Process(), [], []
+    made.address = memory.data_ptr()
+
+    class Anything:
+        """Takes every call, and notes it."""
+
+        def __getattr__(self, name):
+            return lambda *args: made.told.append((name, *args)) or made.address
+
     monkeypatch.setattr(nvshmem_library, "start", lambda *_: made.heaps.append(os.environ[HEAP]))
     monkeypatch.setattr(nvshmem_library, "ranks_of", lambda _: (0, 1))
-    monkeypatch.setattr(nvshmem_library.Nvshmem, "_host", Anything([]))
-    monkeypatch.setattr(nvshmem_library.Nvshmem, "_calls", Anything(made.told))
-    monkeypatch.setattr(nvshmem_library.Nvshmem, "synchronize", lambda _: None)
-    monkeypatch.setattr(nvshmem_library.Nvshmem, "_bytes", lambda *_: torch.zeros(48, dtype=torch.uint8))
+    monkeypatch.setattr(nvshmem_library.Nvshmem, "_host", Anything())
+    monkeypatch.setattr(nvshmem_library.Nvshmem, "_stream", 7)
+    monkeypatch.setattr(nvshmem_library.Nvshmem, "synchronize", lambda _: made.told.append("synchronize"))
+    monkeypatch.setattr(nvshmem_library.Nvshmem, "_bytes", lambda _, address, nbytes: memory[:nbytes])
     return made
-
-
-class Anything:
-    """Takes every call, and notes it."""
-
-    def __init__(self, told):
-        self._told = told
-
-    def __getattr__(self, name):
-        return lambda *args: self._told.append((name, *args)) or 48
 
 
 @pytest.mark.parametrize("given", [None, "1G"])
@@ -59,6 +67,7 @@ def test_every_start_has_the_heap_of_the_first_and_leaves_the_environment_as_it_
         monkeypatch.setenv(HEAP, given)
     for nbytes in (1 << 20, 1 << 27):
         library.start(None, nbytes)
+        library.start(None, nbytes)  # it runs already
         assert os.environ.get(HEAP) == given
         assert os.environ["NVSHMEM_DISABLE_NVLS"] == "1"
         library.stop(library.allocate(48))
@@ -66,15 +75,25 @@ def test_every_start_has_the_heap_of_the_first_and_leaves_the_environment_as_it_
     assert library.heaps == [str(first)] * 2
 
 
+def test_what_waits_for_peers_is_called_past_nvshmem4py(library):
+    """Which keeps the interpreter's lock meanwhile. Freed is what was allocated."""
+    mine = library.allocate(48)
+    library.meet()
+    library.stop(None)
+    library.stop(mine)
+    before = [("nvshmem_malloc", 48), ("nvshmemx_barrier_all_on_stream", 7), "synchronize"]
+    assert library.told == [*before, ("nvshmem_free", library.address), ("nvshmemx_hostlib_finalize",)]
+    library.address = 0
+    with pytest.raises(InputError):
+        library.allocate(48)
+
+
 def test_an_arena_for_which_the_first_heap_has_no_room_is_refused_unless_it_grows(library):
     library.start(None, 1 << 20)
     library.process.arenas.append(1 << 20)
     need = (2 << 20) + EXTRA
-    told = work.told(lambda: library.process.check(1 << 20, grows=False))
-    assert told == (
-        "this process has started NVSHMEM with a heap of 68 MB, which has no room for another arena of 1 MB; "
-        f"set {HEAP}={need} before the program starts"
-    )
+    with pytest.raises(InputError, match=f"{HEAP}={need} "):
+        library.process.check(1 << 20, grows=False)
     library.process.check(1 << 20, grows=True)
     library.process.heap = need  # the way out
     library.process.check(1 << 20, grows=False)
@@ -97,8 +116,7 @@ def memory_over(group, machines=(1, 1), **more):
 
 def shared(rank):
     """Two arenas of a process over its half of all ranks, then more of them, over the same half and over others."""
-    halves = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
-    again = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
+    halves, again = ([dist.new_group(ranks) for ranks in ([0, 2], [1, 3])] for _ in range(2))
     told = []
     one, two = memory_over(halves[rank % 2]), memory_over(again[rank % 2])
     for memory in (one, two):
@@ -112,46 +130,23 @@ def shared(rank):
         memory.meet(MAIN)
     one.close()
     two.meet(MAIN)  # NVSHMEM runs yet
-    other = memory_over(None, (1, 1, 1, 1))
-    told.append(work.told(lambda: other.allocate(1024)))
-    other.close()
-    two.close()
-    told.append((LIFE.running, LIFE.starts))
-    other = memory_over(None, (1, 1, 1, 1))
-    told.append(work.told(lambda: other.allocate(1024)))
-    other.close()
+    for last in (two, None):
+        other = memory_over(None, (1, 1, 1, 1))
+        told.append(refused(lambda other=other: other.allocate(1024)))
+        other.close()
+        if last:
+            last.close()
+        told.append((LIFE.running, LIFE.starts))
     anew = memory_over(halves[rank % 2])
     anew.allocate(4096)
     anew.close()
-    told.append((LIFE.running, LIFE.starts))
-    return told
+    return [*told, (LIFE.running, LIFE.starts)]
 
 
-def test_arenas_of_a_process_share_one_nvshmem_over_the_same_ranks_and_others_are_refused_by_all_alike(pools):
-    refusal = (
-        "this model is sharded over ranks 0, 1, 2, 3, and rank 0 has started NVSHMEM over ranks 0, 2, which it keeps; "
-        "shard all models of a process over the same ranks, or give each processes of its own"
-    )
+def test_arenas_of_a_process_share_one_nvshmem_over_the_same_ranks_and_others_are_refused(pools):
     for rank, told in enumerate(pools(4).run(as_new, shared)):
         peer = (rank + 2) % 4
-        assert told == [[peer], [peer], refusal, (False, 1), refusal, (False, 2)]
-
-
-def short(_rank):
-    """A heap that does not grow, and a second arena."""
-    one, two = (memory_over(None, grows=False) for _ in range(2))
-    one.allocate(1024)
-    told = work.told(lambda: two.allocate(EXTRA))
-    two.close()
-    one.meet(MAIN)
-    one.close()
-    return told
-
-
-def test_a_second_arena_that_the_heap_has_no_room_for_is_refused_by_all_alike_and_the_first_goes_on(pools):
-    found = set(pools(2).run(as_new, short))
-    assert len(found) == 1
-    assert found.pop().endswith(f"set {HEAP}={1024 + 2 * EXTRA} before the program starts")
+        assert told == [[peer], [peer], "InputError", (False, 1), "InputError", (False, 1), (False, 2)]
 
 
 class Others(FakeNvshmem):
@@ -162,17 +157,25 @@ class Others(FakeNvshmem):
         return SimpleNamespace(my_pe=lambda: 0, n_pes=lambda: 1)
 
 
-def begun_by_others(_rank):
-    memory = NvshmemMemory(SharedMemory(timeout=30.0), Others((1, 1)))
-    told = work.told(lambda: memory.allocate(1024))
-    memory.close()
+def cannot_have(_rank, why):
+    """A second arena in a heap that does not grow; or what something else has started over others."""
+    if why == "begun by others":
+        memory = NvshmemMemory(SharedMemory(timeout=30.0), Others((1, 1)))
+        told = refused(lambda: memory.allocate(1024))
+        memory.close()
+        return told
+    one, two = (memory_over(None, grows=False) for _ in range(2))
+    one.allocate(1024)
+    told = refused(lambda: two.allocate(EXTRA))
+    two.close()
+    one.meet(MAIN)  # and the first goes on
+    one.close()
     return told
 
 
-def test_what_something_else_has_started_over_others_is_refused(pools):
-    found = pools(2).run(as_new, begun_by_others)
-    for rank, told in enumerate(found):
-        assert told.startswith(f"this is device {rank} of 2 and device 0 of 1 to NVSHMEM, which something else")
+@pytest.mark.parametrize("why", ["begun by others", "no room"])
+def test_what_nvshmem_cannot_have_is_refused_by_all(pools, why):
+    assert pools(2).run(as_new, cannot_have, why) == ["InputError"] * 2
 
 
 CASE = Case((2, 1, 0, 1))
@@ -209,3 +212,150 @@ def test_a_user_s_models_over_a_mesh_have_the_gradients_of_one_process(pools, ev
             alone = CASE.fresh()
             expected_losses = [CASE.loss(alone, rank, m, 77).item() for m in range(3)]
         assert losses == pytest.approx(expected_losses if evaluated else [], rel=1e-5)
+
+
+# Who is gone where NVSHMEM waits without end. Launched as any other: a process for each device, and its own model.
+
+
+def verified(host, job, library):
+    nvshmem_library.Nvshmem = lambda _gpu: library
+    start.on_process(host, job, verify._verify, (job, False))
+
+
+@pytest.mark.parametrize("sync", ["on-demand", "collective"])
+def test_a_schedule_is_verified_through_it(sync):
+    counts = (2, 1) if sync == "on-demand" else (1, 1)
+    job = job_of(file_of(minibatch(counts)), sync=sync, backend="nvshmem", accumulate="slots", timeout=30.0)
+    assert launch.run(verified, 2, 30.0, job, FakeNvshmem((1, 1))) == 0
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies(host, place, folder):
+    """Device 1, inside a call of the library: the other one's then never returns. Or just when both have started."""
+    library, started = FakeNvshmem((1, 1)), folder / "started"
+
+    def deadly(*_):
+        if host.rank == 1:
+            die()
+        threading.Event().wait()
+
+    def starts(*args, really=library.start):
+        really(*args)
+        if host.rank == 0:
+            return started.touch()
+        while not started.exists():
+            time.sleep(0.001)
+        die()
+
+    def stops(*_):
+        (folder / "stopped").touch()
+
+    meets = {"MAIN": MAIN, "COMM": COMM}
+    if place in meets:
+        library.stop = stops  # nobody enters what only all can do
+    elif place == "started":
+        library.start, allocate = starts, library.allocate
+        library.allocate = lambda nbytes: (folder / "stopped").touch() or allocate(nbytes)
+    else:
+        setattr(library, place, deadly)
+    memory = NvshmemMemory(host, library)
+    try:
+        memory.allocate(1024)
+        if place in meets:  # a meeting lies on a stream, as on a GPU, and who waits for the stream hears of nobody
+            under_way = []
+            library.meet = lambda: die() if host.rank == 1 else under_way.append(True)
+            library.synchronize = lambda: threading.Event().wait() if under_way else None
+            memory.meet(meets[place])
+            memory.meet(MAIN)
+        memory.close()
+    except PeerLost as error:
+        memory.close()  # asks the library for nothing any more
+        (folder / "seen").write_text(str(error.devices))
+        raise
+
+
+TOGETHER = ("start", "allocate", "stop")
+
+
+@pytest.mark.parametrize("place", [*TOGETHER, "started", "MAIN", "COMM"])
+def test_a_death_inside_what_all_do_together_ends_the_wait_for_it(tmp_path, place):
+    """Nobody asks for memory before all have started, nor enters what only all can do once one is gone."""
+    assert launch.run(dies, 2, 30.0, place, tmp_path) == 1
+    assert (tmp_path / "seen").read_text() == "[1]"
+    assert not (tmp_path / "stopped").exists()
+
+
+def waits_alone(_rank, place):
+    """Whom a device names whose call of the library never returns, though everybody lives."""
+    memory, given_up = memory_over(None), threading.Event()
+
+    def never(*_):
+        memory.host.timeout = 0.2  # not before: what does come may take its time
+        given_up.wait()
+
+    setattr(memory.library, place, never)
+
+    def whole():
+        memory.allocate(1024)
+        memory.close()
+
+    found = lost(whole)
+    given_up.set()
+    memory.close()
+    return found
+
+
+@pytest.mark.parametrize("place", TOGETHER)
+def test_who_does_not_come_to_what_all_do_together_is_named_in_time(pools, place):
+    assert pools(2).run(as_new, waits_alone, place) == [[1], [0]]
+
+
+def threads_of_calls(_rank):
+    """Which threads the library is called on, and whether they are the caller's."""
+    memory, seen = memory_over(None), []
+
+    def noted(call):
+        def noting(*args):
+            seen.append(threading.get_ident())
+            return call(*args)
+
+        return noting
+
+    for name in (*TOGETHER, "synchronize", "meet"):
+        setattr(memory.library, name, noted(getattr(memory.library, name)))
+    memory.allocate(1024)
+    memory.meet(MAIN)
+    memory.close()
+    return len(seen) >= 4, len(set(seen)), threading.get_ident() in seen
+
+
+def test_one_thread_starts_nvshmem_and_ends_it(pools):
+    """As NVSHMEM asks for; and CUDA's present device, which the start sets, is each thread's own."""
+    assert pools(2).run(as_new, threads_of_calls) == [(True, 1, False)] * 2
+
+
+def broken():
+    raise RuntimeError("illegal address")
+
+
+@pytest.mark.parametrize(
+    ("synchronize", "kind"), [(lambda: threading.Event().wait(), PeerLost), (broken, RuntimeError)]
+)
+def test_streams_that_do_not_end_are_given_up_and_their_errors_raised(synchronize, kind):
+    library = SimpleNamespace(device=torch.device("cpu"), synchronize=synchronize)
+    host = SimpleNamespace(rank=0, size=2, timeout=0.2, check=lambda: None, explain=lambda: None)
+    with pytest.raises(kind):
+        NvshmemMemory(host, library).take()
+
+
+def starts_over(host, folder):
+    (folder / str(host.rank)).write_text(os.environ["NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"])
+
+
+def test_nvshmem_starts_on_this_machine_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", raising=False)
+    assert launch.run(starts_over, 2, 30.0, tmp_path) == 0
+    assert {(tmp_path / str(rank)).read_text() for rank in range(2)} <= {"lo", "lo0"}

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist

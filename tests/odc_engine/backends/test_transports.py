@@ -183,7 +183,7 @@ def gone(memory, how):
 # A thread cannot leave, and over NVSHMEM who leaves waits for the others.
 GONE = [(name, how) for name in TRANSPORTS for how in ("late", "failed", "left")]
 GONE = [
-    (name, how) for name, how in GONE if how == "failed" or name != "nvshmem" and (name, how) != ("threads", "left")
+    (name, how) for name, how in GONE if how == "failed" or (name != "nvshmem" and (name, how) != ("threads", "left"))
 ]
 
 
