@@ -34,10 +34,10 @@ def calls(spellings):
     for path in sorted(ROOT.rglob("*.py")):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)) if "nvshmem" in text else ():
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if ast.unparse(node.func.value) in spellings:
-                    keywords = [keyword.arg for keyword in node.keywords]
-                    yield node.func.attr, len(node.args), keywords, f"{path.relative_to(ROOT)}:{node.lineno}"
+            function = getattr(node, "func", None)
+            if isinstance(function, ast.Attribute) and ast.unparse(function.value) in spellings:
+                keywords = [keyword.arg for keyword in node.keywords]
+                yield function.attr, len(node.args), keywords, f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
 def fits(module, name, count, keywords):

@@ -1,21 +1,24 @@
-"""Arenas lie on the GPU where parameters are, under every mesh and launcher, and what is present to callers stays so.
-torch.cuda is faked, groups are real."""
+"""Arenas, marks, times and copies are on the GPU where parameters are, under every mesh and launcher, and what is
+present to callers stays so. torch.cuda is faked, groups are real."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
-import work
 from fake_devices import FakeTorchCuda, install, launched, model_on
 from torch.distributed.device_mesh import init_device_mesh
+from transports import refused
 
 from odc_engine.backends import cuda_ipc, gpus, nvshmem
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.cuda_ipc import memory as of_ipc
 from odc_engine.backends.nvshmem import library
 from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.kernels import calls, copies
 from odc_engine.memory.arenas import memory_for
+from odc_engine.places import streams
+from odc_engine.places.streams import StreamLane, WholeGpu
 from odcsim.errors import InputError
 
 LAUNCHERS = [("torchrun", "all"), ("torchrun", "own"), ("srun", "all"), ("srun", "own")]
@@ -23,6 +26,7 @@ MESHES = {
     "shards": ((4,), ("shard",)),
     "replicas and shards": ((2, 2), ("replicate", "shard")),
     "shards and tensor parallel": ((2, 2), ("shard", "tp")),
+    "halves": None,  # a group's ranks start at 0 again, and GPUs do not
 }
 
 
@@ -37,37 +41,22 @@ def taken(rank, size, group, by, visible, present=None):
     return found
 
 
-def taken_under(rank, mesh):
-    shape, names = MESHES[mesh]
-    group = init_device_mesh("cpu", shape, mesh_dim_names=names)["shard"].get_group()
-    return [taken(rank, 4, group, *how) for how in LAUNCHERS]
+def taken_under(rank, mesh, size):
+    if MESHES[mesh] is None:
+        groups = [dist.new_group(list(range(first, first + size // 2))) for first in (0, size // 2)]
+        group = groups[2 * rank // size]
+    else:
+        shape, names = MESHES[mesh]
+        group = init_device_mesh("cpu", shape, mesh_dim_names=names)["shard"].get_group()
+    return [taken(rank, size, group, *how) for how in (LAUNCHERS if size == 4 else LAUNCHERS[:1])]
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-def test_arenas_are_where_parameters_are(pools, mesh):
-    for rank, found in enumerate(pools(4).run(taken_under, mesh)):
-        for (by, visible), (took, own, present, moves) in zip(LAUNCHERS, found, strict=True):
+@pytest.mark.parametrize(("mesh", "size"), [*((mesh, 4) for mesh in MESHES), ("halves", 8)])
+def test_arenas_are_where_parameters_are(pools, mesh, size):
+    for rank, found in enumerate(pools(size).run(taken_under, mesh, size)):
+        for (by, visible), (took, own, present, moves) in zip(LAUNCHERS, found, strict=False):
             assert own == (rank if visible == "all" else 0)
             assert (took, present, moves) == (own, (own, own), []), (mesh, by, visible)
-
-
-def taken_by_half(rank):
-    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    return taken(rank, 4, groups[rank // 2], "torchrun", "all")
-
-
-def test_the_later_half_of_a_machine_s_processes_keeps_its_own(pools):
-    """A group's ranks start at 0 again, and GPUs do not."""
-    assert [took for took, *_ in pools(4).run(taken_by_half)] == [0, 1, 2, 3]
-
-
-def taken_of_eight(rank):
-    groups = [dist.new_group(list(range(first, first + 4))) for first in (0, 4)]
-    return taken(rank, 8, groups[rank // 4], "torchrun", "all")
-
-
-def test_so_do_ranks_4_to_7_of_8(pools):
-    assert [took for took, *_ in pools(8).run(taken_of_eight)] == list(range(8))
 
 
 def taken_elsewhere(rank):
@@ -75,8 +64,7 @@ def taken_elsewhere(rank):
 
 
 def test_another_present_device_stays_so(pools):
-    for rank, (took, own, present, moves) in enumerate(pools(2).run(taken_elsewhere)):
-        assert (took, own, present, moves) == (rank, rank, (1 - rank, 1 - rank), [])
+    assert pools(2).run(taken_elsewhere) == [(rank, rank, (1 - rank, 1 - rank), []) for rank in range(2)]
 
 
 def allocated(rank):
@@ -90,31 +78,28 @@ def allocated(rank):
 
         patch.setattr(of_ipc, "provided", provided)
         memory = memory_for(model_on(rank), 30.0, None)
-        assert work.told(lambda: memory.allocate(1 << 20)).startswith("no more")
+        told = refused(lambda: memory.allocate(1 << 20))
         memory.close()
-        return seen, cuda.present, cuda.moves, cuda.asked
+        return told, seen, (cuda.present, cuda.moves), {number for _, number in cuda.asked}
 
 
 def test_memory_is_made_with_its_own_device_present(pools):
-    for rank, (seen, present, moves, asked) in enumerate(pools(2).run(allocated)):
-        assert seen == [((1 << 20) + 4096, rank, rank)]
-        assert (present, moves) == (1 - rank, [])
-        assert {number for _, number in asked} == {rank}
+    for rank, found in enumerate(pools(2).run(allocated)):
+        assert found == ("InputError", [((1 << 20) + 4096, rank, rank)], (1 - rank, []), {rank})
 
 
 def own_process(rank, visible):
     with launched(rank, 2, "srun", visible) as (cuda, own):
         cuda.present = 0
         memory = cuda_ipc.ROW.memory(SharedMemory(timeout=30.0))
-        found = memory.device.index, own, cuda.present
+        found = memory.device.index, cuda.present, own
         memory.close()
     return found
 
 
 @pytest.mark.parametrize("visible", ["all", "own"])
 def test_a_process_of_the_engine_s_own_takes_the_gpu_of_its_place(pools, visible):
-    for took, own, present in pools(2).run(own_process, visible):
-        assert (took, present) == (own, own)
+    assert all(took == present == own for took, present, own in pools(2).run(own_process, visible))
 
 
 def test_nvshmem_is_told_where_parameters_are(monkeypatch):
@@ -128,16 +113,74 @@ def test_nvshmem_is_told_where_parameters_are(monkeypatch):
     assert told == [3, 1]
 
 
-@pytest.mark.parametrize("kept", [0, 1 << 30])
-def test_what_the_allocator_keeps_is_given_back_before_memory_is_lacking(monkeypatch, kept):
-    fake = install(monkeypatch, FakeTorchCuda(4, free=1 << 20, kept=kept))
-    found = work.told(lambda: gpus.check_room(1 << 25, torch.device("cuda", 3)))
-    assert fake.asked == [("mem_get_info", 3), ("empty_cache", 3), ("mem_get_info", 3)]
-    assert found.startswith("an arena of 0.0 GB does not fit" if not kept else "nothing was refused")
+ASKED_TWICE = ["mem_get_info", "empty_cache", "mem_get_info"]
+
+
+@pytest.mark.parametrize(
+    ("free", "kept", "told", "asked"),
+    [
+        (1 << 30, 0, "", ["mem_get_info"]),
+        (1 << 25, 0, "", ["mem_get_info"]),
+        (1 << 20, 1 << 30, "", ASKED_TWICE),
+        (1 << 20, 0, "InputError", ASKED_TWICE),
+    ],
+)
+def test_what_the_allocator_keeps_is_given_back_before_memory_is_lacking(monkeypatch, free, kept, told, asked):
+    fake = install(monkeypatch, FakeTorchCuda(4, free=free, kept=kept))
+    assert refused(lambda: gpus.check_room(1 << 25, torch.device("cuda", 3))) == told
+    assert fake.asked == [(call, 3) for call in asked]
     assert fake.present == 0
 
 
-def test_with_room_nothing_is_given_back(monkeypatch):
-    fake = install(monkeypatch, FakeTorchCuda(2, free=1 << 30))
-    gpus.check_room(1 << 20, torch.device("cuda", 1))
-    assert fake.asked == [("mem_get_info", 1)]
+# Parameters are on the fourth GPU and the first is present to the caller: whatever is asked is asked of the fourth.
+
+FOURTH = torch.device("cuda", 3)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    fake = install(monkeypatch, FakeTorchCuda(4))
+    yield fake
+    assert {number for _, number in fake.asked} == {3}
+    assert (fake.present, fake.moves) == (0, [])
+
+
+class OnFourth(torch.Tensor):
+    """Taken for a tensor of that GPU."""
+
+    device, is_cuda = FOURTH, True
+
+
+def test_a_place_marks_waits_and_takes_times_on_its_gpu(cuda, monkeypatch):
+    place = WholeGpu(FOURTH)
+    place.mark().check()
+    place.finish()
+    assert {call for call, _ in cuda.asked} == {"record", "current_stream", "synchronize"}
+    clock = place.clock()
+    clock.start()
+    clock.tick()
+    assert [call for call, _ in cuda.asked].count("record") == 3
+    monkeypatch.setattr(streams, "pause", lambda _: cuda.synchronize())
+    place.wait(0.1)
+
+
+@pytest.mark.parametrize("name", ["gather", "nodes"])
+def test_lanes_keep_order_on_it(cuda, name):
+    lane = WholeGpu(FOURTH).lane(name)
+    for _ in range(2):
+        lane.give(lambda: None).check()
+    lane.drain()
+    assert isinstance(lane, StreamLane)
+    assert ("record", 3) in cuda.asked
+
+
+def test_copies_and_kernels_go_there(cuda):
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *_, **__: cuda.synchronize()
+
+    tensor = torch.zeros(4).as_subclass(OnFourth)
+    assert copies._stream(tensor) == 103
+    for _ in range(2):  # the first launch of a kind has a way of its own
+        calls.call(Kernel(), (1,), 3, tensor)
+    assert cuda.asked[-2:] == [("synchronize", 3)] * 2
