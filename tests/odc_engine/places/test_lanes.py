@@ -71,7 +71,10 @@ def test_with_nothing_under_way_a_lane_drains_at_once(used):
 def test_a_push_waits_for_the_one_that_far_back(pools, trail):
     """Pushes are made slow: as many as may be under way are under way."""
     case = Case((2, 2), model=nets.Net, trail=trail)
-    assert pools(2).run(pushes_under_way, case) == [trail - 1] * 2
+    expected = work.reference(case)
+    for most, found in pools(2).run(pushes_under_way, case):
+        assert most == trail - 1
+        assert work.error(found, expected) <= BOUND
 
 
 def pushes_under_way(rank, case):
@@ -90,8 +93,8 @@ def pushes_under_way(rank, case):
 
         comm.arena.push, comm.push = slow, counted
         work.minibatch(case, rank, model, comm)
-        assert len(done) == len(given) == 2 * len(comm.units)
-        return max(most)
+        assert len(done) == len(given) == 2 * len(comm.units)  # settling waits for every push
+        return max(most), work.whole_gradients(model)
 
 
 def test_gathers_and_pushes_run_while_layers_compute(pools):
@@ -122,23 +125,3 @@ def after(computing, kind, transfer):
         transfer(unit, tensor)
 
     return waiting
-
-
-def test_settle_waits_for_every_push(pools):
-    case = Case((2, 1), trail=3)
-    expected = work.reference(case)
-    for found in pools(2).run(slow_pushes, case):
-        assert work.error(found, expected) <= BOUND
-
-
-def slow_pushes(rank, case):
-    with work.device(case) as (model, comm):
-        push = comm.arena.push
-
-        def slow(*args):
-            time.sleep(0.03)
-            push(*args)
-
-        comm.arena.push = slow
-        work.minibatch(case, rank, model, comm)
-        return work.whole_gradients(model)

@@ -1,4 +1,4 @@
-"""Waiting for streams that a device was given work on, and what is said of those that stand still."""
+"""Waiting for streams that a device was given work on, and how far lanes came where they stand still."""
 
 import pytest
 import torch
@@ -33,29 +33,28 @@ class Slow(Stream):
         return all(mark.looks < 0 for mark in self.marks)
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
+def followed(monkeypatch, every, marks):
+    """By a clock of which each look takes a part of the limit."""
+    clock = iter(range(10_000))
     monkeypatch.setattr(milestones, "STILL", 0.05)
+    monkeypatch.setattr(milestones.time, "monotonic", lambda: 0.02 * next(clock))
+    every.follow([Slow(*marks)])
 
 
-def test_streams_that_stand_still_are_told_with_how_far_each_lane_came():
+def test_streams_that_stand_still_are_told_with_how_far_each_lane_came(monkeypatch):
     every, marks = Milestones(), [Mark(2), Mark(10**9), Mark(10**9)]
-    every.add("compute", marks[0])
-    every.add("compute", marks[1])
-    every.add("push", marks[2])
-    told = r"streams stand still for 0.05 s: compute has done 1 of 2, push has done 0 of 1"
-    with pytest.raises(EngineError, match=told):
-        every.follow([Slow(*marks)])
+    for lane, mark in zip(("compute", "compute", "push"), marks, strict=True):
+        every.add(lane, mark)
+    with pytest.raises(EngineError, match="compute has done 1 of 2, push has done 0 of 1"):
+        followed(monkeypatch, every, marks)
 
 
 def test_streams_that_move_are_waited_for_however_long(monkeypatch):
     """Each mark takes less than the limit, all of them much more."""
-    clock = iter(range(10_000))
-    monkeypatch.setattr(milestones.time, "monotonic", lambda: 0.02 * next(clock))
     every, marks = Milestones(), [Mark(1) for _ in range(40)]
     for mark in marks:
         every.add("gather", mark)
-    every.follow([Slow(*marks)])
+    followed(monkeypatch, every, marks)
     assert every._told() == "nothing was marked"  # the next wait begins anew
 
 
@@ -64,8 +63,8 @@ def test_a_place_s_transfers_and_compute_are_marked(monkeypatch):
     place = StreamPlace(torch.device("cpu"), [Stream() for _ in range(3)])
     with place.working():
         place.mark()
-        place.lane("gather").give(lambda: None)
-        place.lane("gather").give(lambda: None)
+        for _ in range(2):
+            place.lane("gather").give(lambda: None)
     assert place._milestones._told() == "compute has done 0 of 1, gather has done 0 of 2"
     place.finish()
     assert place._milestones._told() == "nothing was marked"
