@@ -52,34 +52,6 @@ def test_who_dies_is_named_and_not_who_ends_for_it(pools, who, where, found):
     assert pools(3).run(some_die, who, where) == found
 
 
-def one_comes_last_and_leaves(rank):
-    """Its two words come while this device looks who is missing."""
-    net, found = Network(), None
-    if rank == 0:
-        missing = net.links._missing
-
-        def slowly(room, count):
-            found = missing(room, count)
-            hearing = threading.Thread(target=hear)
-            hearing.start()
-            hearing.join(0.2)
-            return found
-
-        def hear():
-            net.links._take_in(1, links._CAME, MAIN, 1)
-            net.links._take_in(1, links._ENDS, links.LEFT, 0)
-
-        net.links._missing = slowly
-        found = lost(lambda: net.links._look_for(MAIN, 1, patience.Patience()))
-    dist.barrier()
-    net.close()
-    return found
-
-
-def test_who_comes_and_leaves_at_once_has_not_left_early(pools):
-    assert pools(2).run(one_comes_last_and_leaves)[0] == []
-
-
 def one_is_mute(rank, seconds, timeout):
     """Of those who do not come nothing of device 1 runs. Seconds are cut down, all but those of a silent device."""
     with pytest.MonkeyPatch.context() as patch:

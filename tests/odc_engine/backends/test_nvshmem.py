@@ -12,7 +12,6 @@ import work
 from fake_nvshmem import FakeNvshmem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interleaved import UNITS
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transports import refused
 from work import Case
@@ -22,7 +21,7 @@ from odc_engine.backends.nvshmem.memory import NvshmemMemory, _run_around
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.fsdp import on_demand as fsdp
 from odc_engine.memory import spare
-from odc_engine.memory.arena import Arena
+from odc_engine.memory.arena import Arena, UnitShape
 from odc_engine.memory.far import FarArena
 from odc_engine.memory.spare import ROOM
 from odc_engine.places.place import Processor
@@ -32,6 +31,8 @@ from odc_engine.runs.verify import BOUND
 needs_triton = pytest.mark.skipif(
     not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
 )
+UNITS = [UnitShape("a", 37, 37, torch.float32), UnitShape("b", 5, 0, torch.bfloat16)]
+UNITS.append(UnitShape("c", 64, 64, torch.bfloat16))
 UNEVEN = Case((4, 1, 2, 0), backend="nvshmem", accumulate="slots", machines=(2, 2))
 EVEN = Case((2, 2, 2), backend="nvshmem", accumulate="slots", machines=(2, 1))
 NODES = Case((2, 1, 1, 0), model=nets.Choosy, backend="nvshmem", accumulate="slots", machines=(2, 2), per_node=2)

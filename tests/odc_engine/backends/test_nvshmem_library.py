@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import on_ranks
 from transports import lost
 
 import odc_engine
 from odc_engine.backends.nvshmem import library as nvshmem_library
 from odc_engine.backends.nvshmem.library import Nvshmem, host_library
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
-from odc_engine.doctor.probes.ranks import on_ranks
 
 nvshmem = pytest.importorskip("nvshmem.core", reason="needs nvshmem4py")
 ROOT = Path(odc_engine.__file__).parent
