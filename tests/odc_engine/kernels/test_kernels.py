@@ -156,49 +156,49 @@ def test_devices_meet_on_their_streams_and_notice_who_does_not_come(pools):
         assert missing == ([0, 1] if rank == 0 else [0, 0])
 
 
-@pytest.fixture
-def transfers():
+def table(*addresses):
     from odc_engine.kernels import transfers
 
-    return transfers
+    return transfers.table(list(addresses))
 
 
-def test_addresses_that_are_not_aligned_are_refused(transfers):
-    with pytest.raises(ValueError, match="arenas at 0x28 are not aligned to 16 bytes"):
-        transfers.table([0x10, 0x28])
-    with pytest.raises(ValueError, match="offset 8 is not a multiple of 16 bytes"):
-        transfers.Shards(transfers.table([16]), 0, 8, 1)
+TWO_SHARDS = {  # of 4 elements: what is gathered or added
+    "size": lambda: torch.zeros(7),
+    "strided": lambda: torch.zeros(8, 2)[:, 0],
+    "dtype": lambda: torch.zeros(8, dtype=torch.float16),
+}
+REFUSED = {
+    "arenas that are not aligned": ("0x28", lambda _: table(0x10, 0x28)),
+    "an offset that is not": ("offset 8", lambda t: t.Shards(table(16), 0, 8, 1)),
+    "fewer elements than none": ("-1", lambda t: t.Shards(table(16), 0, 0, -1)),
+    "more chunks than can be counted": ("2147418112", lambda t: t.Launch(block=4096).grid(2**41, 8)),
+    "slots that do not hold it": ("2 slots of 5", lambda t: t.total(torch.zeros(8), 2, 5, torch.zeros(5))),
+    **{
+        f"{name} of what is {kind}": (
+            "float16" if name == "dtype" else "2 shards of 4",
+            lambda t, call=call, whole=whole: call(t, t.Shards(table(16, 32), 0, 0, 4), whole()),
+        )
+        for name, whole in TWO_SHARDS.items()
+        for kind, call in (
+            ("gathered", lambda t, shards, whole: t.gather(shards, whole, torch.float32)),
+            ("added", lambda t, shards, whole: t.add(shards, whole)),
+        )
+    },
+}
 
 
-def test_shards_that_cannot_be_counted_are_refused(transfers):
-    with pytest.raises(ValueError, match="-1 elements are fewer than none"):
-        transfers.Shards(transfers.table([16]), 0, 0, -1)
-    assert transfers.Launch(block=4096).turns(2**33 + 1, 8) == 8 * (2**21 + 1)
-    with pytest.raises(ValueError, match="elements of 8 devices are more than 2147418112 chunks of 4096"):
-        transfers.Launch(block=4096).grid(2**41, 8)
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_does_not_fit_is_refused_before_a_launch(what):
+    from odc_engine.kernels import transfers
+
+    word, call = REFUSED[what]
+    with pytest.raises(ValueError, match=word):
+        call(transfers)
 
 
-@pytest.mark.parametrize(
-    ("whole", "why"),
-    [
-        (torch.zeros(7), "7 elements for 2 shards of 4"),
-        (torch.zeros(8, 2)[:, 0], "8 elements for 2 shards of 4"),
-        (torch.zeros(8, dtype=torch.float16), r"torch\.float16 is not one of torch\.float32, torch\.bfloat16"),
-    ],
-    ids=["size", "strided", "dtype"],
-)
-def test_tensors_that_do_not_fit_are_refused(transfers, whole, why):
-    shards = transfers.Shards(transfers.table([16, 32]), 0, 0, 4)
-    for call in (lambda: transfers.gather(shards, whole, torch.float32), lambda: transfers.add(shards, whole)):
-        with pytest.raises(ValueError, match=why):
-            call()
+def test_work_is_spread_over_programs():
+    from odc_engine.kernels import transfers
 
-
-def test_slots_that_do_not_hold_what_is_summed_are_refused(transfers):
-    with pytest.raises(ValueError, match="2 slots of 5 fp32 elements in 8"):
-        transfers.total(torch.zeros(8), 2, 5, torch.zeros(5))
-
-
-def test_work_is_spread_over_programs(transfers):
     launch = transfers.Launch(block=64, programs=10)
     assert [launch.grid(n, 2) for n in (0, 1, 65, 640)] == [(1,), (2,), (4,), (10,)]
+    assert transfers.Launch(block=4096).turns(2**33 + 1, 8) == 8 * (2**21 + 1)
