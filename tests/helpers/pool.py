@@ -78,6 +78,7 @@ def _serve(pipe, rank: int, devices: int, address: str) -> None:
 
     faulthandler.enable()  # one that crashes says where its threads were
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ["TRITON_INTERPRET"] = "1"  # a process interprets kernels or compiles them, whoever imports them first
     torch.set_num_threads(1)
     limit = timedelta(seconds=2 * TIMEOUT)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=devices, timeout=limit)
