@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from contextlib import nullcontext
@@ -330,6 +331,12 @@ def test_one_left_behind_does_not_spoil_the_end_of_the_process():
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "device 2" in ended.stderr
+
+
+def test_lanes_end_with_their_devices():
+    before = set(threading.enumerate())
+    on_threads(job_for(minibatch((1, 1))), gradients)
+    assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("odc-")]
 
 
 def test_the_callers_threads_stay_as_they_were():
