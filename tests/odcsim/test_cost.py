@@ -13,7 +13,7 @@ from odcsim.catalog import fits
 from odcsim.catalog.estimates import own
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import Cluster, cluster_of
-from odcsim.cost import Cost, Load
+from odcsim.cost import Cost
 from odcsim.executors.simulation import fidelity
 from odcsim.profile import Polynomial, Profile, Timing
 from odcsim.program import SYNCS, program
@@ -41,6 +41,12 @@ def table(how: Cost, found: list[Schedule], sync: str = "on-demand") -> tuple:
     """The program that fits these schedules, and its durations."""
     steps = program(how.model.layers, max(max(s.microbatches) for s in found), sync)
     return steps, how.durations(steps, how.load(found))
+
+
+def rows(how: Cost, found: Schedule, sync: str = "on-demand") -> dict[str, float]:
+    """Seconds of the slowest device by what is timed, in the first minibatch."""
+    steps, seconds = table(how, [found], sync)
+    return {what: float(seconds[i].max()) for i, (what, _) in enumerate(steps.durations)}
 
 
 def spent(how: Cost, found: list[Schedule], kinds: tuple[str, ...] = ("compute",)) -> np.ndarray:
@@ -122,10 +128,9 @@ def test_the_interval_of_a_catalogue_estimate_holds_the_published_fits(model):
 
 
 def test_an_estimate_says_what_it_is():
-    guess = estimate(catalog.model(SMALL), A100, 8)
+    guess, more = (estimate(catalog.model(SMALL), A100, devices) for devices in (8, 16))
     assert (guess.fidelity, guess.gpu, guess.model, guess.longest) == ("catalogue", "a100", SMALL, 0)
     assert guess.forward.quadratic < guess.backward.quadratic
-    more = estimate(catalog.model(SMALL), A100, 16)
     host = own.seconds(catalog.model(SMALL))  # the same on any number of devices
     assert more.optimizer == guess.optimizer / 2
     assert more.publish - host == pytest.approx((guess.publish - host) / 2)
@@ -138,9 +143,6 @@ def test_a_sample_longer_than_any_measured_is_extrapolated(length, longest):
     for profile, expected in ((fit, fit.fidelity), (replace(fit, fidelity="calibrated"), "calibrated")):
         found = fidelity(cost(2, replace(profile, longest=longest)), [even(1, 2), even(length, 2)])
         assert found == ("extrapolated" if longest and length > longest else expected)
-
-
-def test_the_published_fits_reach_to_the_papers_longest_sample():
     assert fits.published(SMALL, "a100").longest == fits.published(LARGE, "a100").longest == 65_536
 
 
@@ -163,13 +165,10 @@ def test_transfers_inside_a_node_are_alike_and_between_nodes_one_sided_ones_take
     for per_node, factor in ((16, 1.0), (8, 4.4), (4, 3.5)):
         how = cost(16, fit, model, devices_per_node=per_node, nics_per_node=per_node, hop=0.0)
         how = how.by(reshard=False)  # nothing is gathered beside a push
-        rows = {}
-        for sync in ("collective", "on-demand"):
-            steps, seconds = table(how, [even(1000, 16)], sync)
-            rows[sync] = {what: seconds[i, 0, 0] for i, (what, _) in enumerate(steps.durations)}
+        by_sync = [rows(how, even(1000, 16), sync) for sync in ("collective", "on-demand")]
         latency = how.cluster.latency
         for what in TRANSFERS:
-            ring, one_sided = (rows[sync][what] for sync in ("collective", "on-demand"))
+            ring, one_sided = (seconds[what] for seconds in by_sync)
             if per_node == 16 and included:
                 assert ring == one_sided == 0  # a fit made inside a node holds them already
             else:
@@ -179,15 +178,13 @@ def test_transfers_inside_a_node_are_alike_and_between_nodes_one_sided_ones_take
 
 def test_gradients_weigh_twice_what_parameters_do_and_the_root_what_it_holds():
     how = cost(8, replace(fits.published(SMALL, "a100"), node_transfers_included=False), latency=0.0)
-    steps, seconds = table(how, [even(1000, 8)], "collective")
-    rows = {what: seconds[i, 0, 0] for i, (what, _) in enumerate(steps.durations)}
-    assert rows["push layer"] == pytest.approx(2 * rows["gather layer"])
-    assert rows["gather root"] / rows["gather layer"] == pytest.approx(
-        how.model.root_parameters / how.model.layer_parameters
-    )
+    found = rows(how, even(1000, 8), "collective")
+    assert found["push layer"] == pytest.approx(2 * found["gather layer"])
+    ratio = how.model.root_parameters / how.model.layer_parameters
+    assert found["gather root"] / found["gather layer"] == pytest.approx(ratio)
     # A ring of N moves (N - 1) / N of the bytes over each device's own link.
     reached = A100.link_bandwidth * how.cluster.link_share
-    assert rows["gather layer"] == pytest.approx(2 * how.model.layer_parameters * 7 / 8 / reached)
+    assert found["gather layer"] == pytest.approx(2 * how.model.layer_parameters * 7 / 8 / reached)
 
 
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 8), st.sampled_from(SYNCS))
@@ -202,17 +199,11 @@ def test_seconds_are_finite_and_a_device_alone_moves_nothing(devices, per_node, 
         assert not seconds[transfers].any()
 
 
-def test_a_lone_one_sided_transfer_does_not_outrun_the_ring(setting):
+def test_a_lone_one_sided_transfer_does_not_outrun_the_ring():
     """With few NICs a node, the factor alone would let one device pull faster than all its node's NICs together."""
-    cluster = replace(setting.cost.cluster, devices=8, devices_per_node=4, nics_per_node=1, latency=0.0, hop=0.0)
-    cost = replace(setting.cost, cluster=cluster)
-    rows = {sync: program(cost.model.layers, 1, sync) for sync in ("collective", "on-demand")}
-    ones = np.ones((1, 1, 8))
-    load = Load(ones, ones, ones, np.ones((1, 8), dtype=np.int64))
-    ring, alone = (
-        cost.durations(steps, load)[steps.durations.index(("gather layer", 0)), 0, 0] for steps in rows.values()
-    )
-    assert alone >= ring > 0
+    few = {"devices_per_node": 4, "nics_per_node": 1, "latency": 0.0, "hop": 0.0}
+    ring, alone = (fixed(8, fits.published(SMALL, "a100"), sync, **few) for sync in ("collective", "on-demand"))
+    assert alone["gather layer"] >= ring["gather layer"] > 0
 
 
 MEASURED = (
@@ -227,8 +218,7 @@ def test_measured_transfers_take_the_place_of_the_clusters_rates():
     model = catalog.model(SMALL)
     sizes = {"root": model.root_parameters, "layer": model.layer_parameters}
     for sync, (get, put) in {"on-demand": (1, 2), "collective": (3, 7), "deferred": (3, 7)}.items():
-        steps, seconds = table(cost(4, fit), [even(9, 4)], sync)
-        row = {what: seconds[i].max() for i, (what, _) in enumerate(steps.durations)}
+        row = fixed(4, fit, sync)
         for unit, parameters in sizes.items():
             assert row[f"gather {unit}"] == pytest.approx(get * (1e-3 + 1e-9 * 2 * parameters))
             assert row[f"push {unit}"] == pytest.approx(put * (1e-3 + 1e-9 * 4 * parameters))
@@ -249,8 +239,7 @@ def test_parameters_travel_in_the_profiles_dtype_and_gradients_in_fp32():
 
 def fixed(devices: int, profile: Profile, sync: str = "on-demand", **cluster) -> dict[str, float]:
     """Seconds of everything that a microbatch of a single small sample and its minibatch take, by what is timed."""
-    steps, seconds = table(cost(devices, profile, **cluster), [even(9, devices)], sync)
-    return {what: float(seconds[i].max()) for i, (what, _) in enumerate(steps.durations)}
+    return rows(cost(devices, profile, **cluster), even(9, devices), sync)
 
 
 def test_across_nodes_measured_transfers_hold_for_as_many_devices_alone():
@@ -259,12 +248,8 @@ def test_across_nodes_measured_transfers_hold_for_as_many_devices_alone():
     nodes = {"devices_per_node": 2, "nics_per_node": 2}
     assert fixed(4, fit, **nodes)["gather layer"] > 1e-3
     more, rates = fixed(8, fit, **nodes), fixed(8, replace(fit, timings=()), **nodes)
-    assert {what for what in more if more[what] != rates[what]} == {
-        "meeting to settle",
-        "optimizer",
-        "publish",
-        "overhead",
-    }
+    alone = {what for what in more if more[what] != rates[what]}
+    assert alone == {"meeting to settle", "optimizer", "publish", "overhead"}
     assert (more["optimizer"], more["overhead"]) == (6, 5)
 
 
@@ -317,11 +302,7 @@ def test_kernels_that_copy_take_a_part_of_the_compute_beside_them(sync):
     guess = estimate(catalog.model(SMALL), A100, 8)
     alone, beside = (cost(8, replace(guess, copying=share)) for share in (0.0, 0.25))
     engines = beside.by(copies="engines")
-    rows = []
-    for how in (alone, beside, engines):
-        steps, seconds = table(how, [even(9000, 8)], sync)
-        rows.append({what: float(seconds[i].max()) for i, (what, _) in enumerate(steps.durations)})
-    free, taken, relieved = rows
+    free, taken, relieved = (rows(how, even(9000, 8), sync) for how in (alone, beside, engines))
     gather, push = free["gather layer"], free["push layer"]
     assert 0 < gather < free["forward"]
     assert taken["forward"] - free["forward"] == pytest.approx(0.25 * gather)
@@ -343,18 +324,10 @@ def test_what_on_demand_is_said_to_cost_is_added_to_each_of_its_minibatches_alon
     assert alone.transfers(True) == cost(1).transfers(True)
 
 
-@pytest.mark.parametrize(
-    ("profile", "given", "words"),
-    [
-        (fits.published(SMALL, "a100"), 0.0, "none known"),
-        (fits.published(SMALL, "a100"), 1.3, "none known; and 1.3 s as given, not measured"),
-        (estimate(catalog.model(SMALL), A100, 8), 0.0, own.ORIGIN),
-        (
-            replace(fits.published(SMALL, "a100"), fidelity="calibrated", timings=(Timing("settle", 4, 1.0),)),
-            0.0,
-            "measured with the profile",
-        ),
-    ],
-)
-def test_where_on_demands_own_seconds_are_from_is_said(profile, given, words):
-    assert fits.own_origin(profile, given) == words
+def test_where_on_demands_own_seconds_are_from_is_said():
+    fit, guess = fits.published(SMALL, "a100"), estimate(catalog.model(SMALL), A100, 8)
+    measured = replace(fit, fidelity="calibrated", timings=(Timing("settle", 4, 1.0),))
+    said = [fits.own_origin(*each) for each in ((fit, 0.0), (fit, 1.3), (guess, 0.0), (measured, 0.0))]
+    assert len(set(said)) == 4
+    assert said[1].startswith(said[0])
+    assert said[2] == own.ORIGIN

@@ -19,7 +19,6 @@ from odcsim.program import (
     SHARDINGS,
     SYNCS,
     Program,
-    Step,
     check_counts,
     program,
 )
@@ -44,15 +43,14 @@ def timed(p: Program, what: str, microbatch: int = 0) -> list[int]:
     return [i for i, s in enumerate(p.steps) if p.durations[s.duration] == (what, microbatch)]
 
 
-@pytest.mark.parametrize("sync", SYNCS)
-def test_the_text_of_a_small_program(sync):
-    """Two layers and two microbatches, to be read: number, lane, what, and what it comes after."""
-    assert str(program(2, 2, sync)) + "\n" == (GOLDEN / f"{sync}.txt").read_text()
+SMALL = {sync: program(2, 2, sync) for sync in SYNCS}
+SMALL |= {f"{sync}-hybrid": program(1, 1, sync, sharding="hybrid") for sync in ("collective", "on-demand")}
 
 
-@pytest.mark.parametrize("sync", ["collective", "on-demand"])
-def test_the_text_of_a_small_program_under_hybrid_sharding(sync):
-    assert str(program(1, 1, sync, sharding="hybrid")) + "\n" == (GOLDEN / f"{sync}-hybrid.txt").read_text()
+@pytest.mark.parametrize("name", SMALL)
+def test_the_text_of_a_small_program(name):
+    """To be read: number, lane, what, and what it comes after."""
+    assert f"{SMALL[name]}\n" == (GOLDEN / f"{name}.txt").read_text()
 
 
 @given(programs)
@@ -77,9 +75,6 @@ def test_lanes_partition_the_steps(p):
         assert before == last.get(p.steps[i].lane, -1)
         last[p.steps[i].lane] = i
 
-
-@given(programs)
-def test_steps_of_one_lane_name_rows_that_stand_for_them(p):
     assert {s.duration for s in p.steps} == set(range(len(p.durations)))
     for step in p.steps:
         what, microbatch = p.durations[step.duration]
@@ -135,6 +130,8 @@ def test_where_devices_meet(p):
 def test_hybrid_sharding_leaves_a_node_twice_a_minibatch_and_full_with_every_transfer(p):
     """Once before the optimizer, with gradients, once after it, with parameters; and both are waited for."""
     away = [i for i, s in enumerate(p.steps) if p.leaves_node(s)]
+    full = program(p.layers, p.microbatches, p.sync, p.prefetch)
+    assert p.steps[: p.end] == full.steps[: full.end]
     if p.sharding == "full":
         assert away == [i for i, s in enumerate(p.steps) if s.kind in ("gather", "push")]
         return
@@ -145,12 +142,6 @@ def test_hybrid_sharding_leaves_a_node_twice_a_minibatch_and_full_with_every_tra
     assert summed in p.steps[optimizer].after
     assert fetched in p.steps[-1].after
     assert p.steps[fetched].after == (fetched - 1,)  # the word that peers' shards are new, or the optimizer
-
-
-@given(programs)
-def test_hybrid_sharding_changes_nothing_before_the_end_of_a_minibatch(p):
-    full = program(p.layers, p.microbatches, p.sync, p.prefetch)
-    assert p.steps[: p.end] == full.steps[: full.end]
 
 
 @given(programs)
@@ -229,56 +220,28 @@ def test_a_backward_waits_for_the_push_that_holds_its_buffer(p):
             assert waits == (pushes[place - trail : place - trail + 1] if pushes and place >= trail else [])
 
 
-@pytest.mark.parametrize("sync", ["collective", "deferred"])
-def test_without_prefetch_every_layer_meets_about_twice_in_each_direction(sync):
-    """Forward once (its gather), backward twice (gather and push): torch does so on CPUs."""
-    p = program(10, 2, sync, "none")
-    last = [s for s in p.steps if s.meets and s.microbatch == 1 and s.unit != ROOT]
-    assert len(last) == 3 * 10
-
-
 @given(programs)
-def test_the_same_shape_is_the_same_program(p):
+def test_the_same_shape_is_the_same_program_and_text(p):
     assert program(p.layers, p.microbatches, p.sync, p.prefetch, p.sharding) == p
     assert hash(p) == hash(Program(p.sync, p.layers, p.microbatches, p.prefetch, p.steps, p.durations, p.sharding))
-
-
-@given(programs)
-def test_the_text_has_a_line_for_every_step(p):
     lines = str(p).splitlines()
-    assert len(lines) == len(p.steps)
-    assert len(set(lines)) == len(lines)
-
-
-def test_text_of_a_step():
-    assert str(Step("gather", COMM, 1, 3, 0, (4, 7), True)) == "comm    gather layer 3 mb 1 after 4, 7 meets"
+    assert len(lines) == len(set(lines)) == len(p.steps)
 
 
 def test_counts_may_differ_only_without_meetings_inside():
     check_counts("on-demand", (4, 1, 0))
     check_counts("collective", (2, 2))
     for sync in ("collective", "deferred"):
-        with pytest.raises(
-            InputError, match=rf"minibatch 3: .*\(4, 1, 2\) and {sync} sync would hang; use --sync on-d"
-        ):
+        with pytest.raises(InputError):
             check_counts(sync, (4, 1, 2), where="minibatch 3")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ((0, 1, "collective"), "0 layers"),
-        ((1, -1, "collective"), "-1 microbatches"),
-        ((1, 1, "colective"), "did you mean 'collective'"),
-        ((1, 1, "collective", "0"), "unknown prefetch '0'"),
-        ((1, 1, "collective", "-1"), "unknown prefetch"),
-        ((1, 1, "collective", "²"), "unknown prefetch"),
-        ((1, 1, "collective", "9" * 5000), "unknown prefetch"),
-        ((1, 1, "collective", "fsdp"), "unknown prefetch"),
-        ((1, 1, "collective", "fsdp2", "hybird"), "unknown sharding 'hybird'; did you mean 'hybrid'"),
-        ((1, 1, "collective", "fsdp2", "hybrid", "ahead"), "unknown exchange 'ahead'; did you mean 'end'"),
-    ],
-)
-def test_what_is_no_program_is_refused(arguments, problem):
-    with pytest.raises(InputError, match=problem):
+    "arguments",
+    [(0, 1, "collective"), (1, -1, "collective"), (1, 1, "colective"),
+     *((1, 1, "collective", prefetch) for prefetch in ("0", "-1", "²", "9" * 5000, "fsdp")),
+     (1, 1, "collective", "fsdp2", "hybird"), (1, 1, "collective", "fsdp2", "hybrid", "ahead")],
+)  # fmt: skip
+def test_what_is_no_program_is_refused(arguments):
+    with pytest.raises(InputError):
         program(*arguments)
