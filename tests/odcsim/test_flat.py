@@ -15,31 +15,19 @@ from odcsim.schedule import Schedule
 PLANS = st.lists(st.lists(st.lists(st.integers(0, 9), max_size=4).map(tuple), max_size=4).map(tuple), min_size=1).map(
     tuple
 )
+VALUES = np.array([0.1, 0.7, 1e9, 3.3, 1e-9, 2.0, 5.5, 0.3, 7.1, 1.9])
 
 
-@given(PLANS)
-def test_what_was_flattened_comes_back(plan):
-    assert flattened(plan).nested() == plan
-
-
-@given(PLANS, PLANS)
-def test_two_are_equal_where_their_tuples_are(one, other):
-    assert (flattened(one) == flattened(other)) == (one == other)
-    assert flattened(one) == flattened(one)
-    assert flattened(one) != one
-
-
-@given(PLANS, st.permutations(range(10)))
-def test_samples_are_called_by_other_numbers(plan, numbers):
-    found = flattened(plan).numbered(np.array(numbers)).nested()
-    assert found == tuple(tuple(tuple(numbers[i] for i in part) for part in device) for device in plan)
-
-
-@given(PLANS)
-def test_sums_are_those_of_lists(plan):
-    values = np.array([0.1, 0.7, 1e9, 3.3, 1e-9, 2.0, 5.5, 0.3, 7.1, 1.9])
-    expected = [sum([values[i] for i in part]) for device in plan for part in device]
-    assert flattened(plan).of_sums(values).tolist() == expected
+@given(PLANS, PLANS, st.permutations(range(10)))
+def test_what_was_flattened_is_the_same_plan(plan, other, numbers):
+    flat = flattened(plan)
+    assert flat.nested() == plan
+    assert flat != plan
+    assert (flat == flattened(other)) == (plan == other)
+    assert flat == flattened(plan)
+    renamed = tuple(tuple(tuple(numbers[i] for i in part) for part in device) for device in plan)
+    assert flat.numbered(np.array(numbers)).nested() == renamed
+    assert flat.of_sums(VALUES).tolist() == [sum([VALUES[i] for i in part]) for device in plan for part in device]
 
 
 @given(PLANS, st.lists(st.tuples(st.lists(st.integers(0, 9)).map(tuple), st.integers(0, 99))))
@@ -62,6 +50,5 @@ def test_a_schedule_by_arrays_is_the_one_by_tuples(queue):
 
     assert made() == plain == copy.copy(made()) == pickle.loads(pickle.dumps(made())) == replace(made())
     assert repr(made()) == repr(plain)
-    assert made().queue == queue
-    assert made().fullest == plain.fullest == 11
+    assert (made().queue, made().fullest) == (queue, 11)
     assert not hasattr(made(), "nobody")

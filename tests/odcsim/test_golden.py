@@ -36,16 +36,8 @@ def papers(
     **more,
 ) -> Setting:
     """The golden setting, inside one node unless said otherwise: its fit holds the transfers there."""
-    values = {"gpu": "a100", "devices_per_node": devices, **more}
-    return ask(
-        trace,
-        "r1-distill-qwen-1.5b",
-        devices=devices,
-        minibatch=minibatch,
-        max_tokens=limit,
-        minibatches=minibatches,
-        **values,
-    )
+    values = {"gpu": "a100", "devices": devices, "devices_per_node": devices, "max_tokens": limit, **more}
+    return ask(trace, "r1-distill-qwen-1.5b", minibatch=minibatch, minibatches=minibatches, **values)
 
 
 def used(setting: Setting, row: tuple[str, str]) -> Usage:

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.errors import InputError
@@ -16,11 +16,10 @@ def trace(lengths, **columns):
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 12), st.integers(0, 99))
-@settings(deadline=None)
 def test_a_pass_takes_no_sample_twice_and_every_minibatch_is_full(size, samples, count, seed):
     t = trace(range(1, size + 1))
     if samples > size:
-        with pytest.raises(InputError, match=rf"needs {samples} samples and 't' has {size}"):
+        with pytest.raises(InputError):
             t.minibatches(samples, count, seed=seed)
         return
     found = t.minibatches(samples, count, seed=seed)
@@ -29,8 +28,7 @@ def test_a_pass_takes_no_sample_twice_and_every_minibatch_is_full(size, samples,
     for start in range(0, count, per_pass):
         ids = np.concatenate(found[start : start + per_pass])
         assert len(np.unique(ids)) == len(ids)
-        assert ids.min() >= 0
-        assert ids.max() < size
+        assert set(ids) <= set(range(size))
 
 
 def test_the_seed_decides_and_each_pass_is_shuffled_anew():
@@ -42,11 +40,10 @@ def test_the_seed_decides_and_each_pass_is_shuffled_anew():
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 5)), min_size=1, max_size=20))
-@settings(deadline=None)
 def test_a_count_table_is_its_expansion(rows):
     lengths, counts = zip(*rows, strict=True)
     if not any(counts):
-        with pytest.raises(InputError, match="no samples"):
+        with pytest.raises(InputError):
             trace(lengths, counts=counts)
         return
     table, expanded = trace(lengths, counts=counts), trace(np.repeat(lengths, counts))
@@ -71,13 +68,13 @@ def test_in_order_keeps_the_record_and_wraps_around():
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 5))
-@settings(deadline=None)
 def test_in_order_never_crosses_a_step(sizes, samples):
     steps = np.repeat(np.arange(len(sizes)), sizes)
     t = trace(np.ones(len(steps)), step=steps)
     whole = sum(size // samples for size in sizes)
+    assert [ids.tolist() for ids in t.steps] == [np.flatnonzero(steps == step).tolist() for step in range(len(sizes))]
     if samples > t.size or whole == 0:
-        with pytest.raises(InputError, match="fewer devices"):
+        with pytest.raises(InputError):
             t.minibatches(samples, 1, in_order=True)
         return
     found = t.minibatches(samples, whole, in_order=True)
@@ -85,35 +82,20 @@ def test_in_order_never_crosses_a_step(sizes, samples):
     assert len(np.unique(np.concatenate(found))) == whole * samples
 
 
-def test_a_table_has_no_order():
-    with pytest.raises(InputError, match="no recorded order; leave out --in-order"):
-        trace([5], counts=[9]).minibatches(2, 1, in_order=True)
-
-
 @pytest.mark.parametrize(
-    ("lengths", "columns", "message"),
+    "make",
     [
-        ([], {}, "no samples"),
-        ([0], {}, "length 0"),
-        ([-3], {}, "length -3"),
-        ([2**31], {}, "length 2147483648"),
-        ([1, 2], {"step": [1]}, "step and lengths of 't' differ in number"),
-        ([4], {"loss": [5]}, "loss tokens outside"),
-        ([4], {"counts": [-1]}, "count -1"),
-        ([4], {"counts": [3], "step": [1]}, "RL step or group"),
-        ([2**31 - 1], {"counts": [2**40]}, "more than 2"),
+        lambda: trace([]), lambda: trace([0]), lambda: trace([-3]), lambda: trace([2**31]),
+        lambda: trace([1, 2], step=[1]), lambda: trace([4], loss=[5]), lambda: trace([4], counts=[-1]),
+        lambda: trace([4], counts=[3], step=[1]), lambda: trace([2**31 - 1], counts=[2**40]),
+        lambda: Trace("t", np.array([1.5])), lambda: Trace("t", np.array([[1, 2]])),
+        lambda: trace([5], counts=[9]).minibatches(2, 1, in_order=True), lambda: trace([1]).minibatches(0, 1),
+        lambda: trace([1]).minibatches(1, 0), lambda: trace([5]).steps,
     ],
-)
-def test_a_trace_made_by_hand_is_checked(lengths, columns, message):
-    with pytest.raises(InputError, match=message):
-        trace(lengths, **columns)
-
-
-def test_lengths_are_whole_numbers_in_one_row():
-    with pytest.raises(InputError, match="1-D array of float64"):
-        Trace("t", np.array([1.5]))
-    with pytest.raises(InputError, match="2-D array"):
-        Trace("t", np.array([[1, 2]]))
+)  # fmt: skip
+def test_what_is_no_trace_and_no_way_to_draw_from_it_is_refused(make):
+    with pytest.raises(InputError):
+        make()
 
 
 def test_arrays_of_a_trace_cannot_be_written_but_the_callers_still_can():
@@ -122,16 +104,3 @@ def test_arrays_of_a_trace_cannot_be_written_but_the_callers_still_can():
     with pytest.raises(ValueError, match="read-only"):
         t.lengths[0] = 9
     mine[0] = 1
-
-
-@pytest.mark.parametrize(("samples", "count"), [(0, 1), (1, 0)])
-def test_minibatches_start_at_one(samples, count):
-    with pytest.raises(InputError, match="both start at 1"):
-        trace([1]).minibatches(samples, count)
-
-
-def test_steps_hold_all_their_samples_however_many():
-    trace = Trace("t", np.array([5, 6, 7, 8, 9]), step=np.array([3, 3, 4, 4, 4]))
-    assert [ids.tolist() for ids in trace.steps] == [[0, 1], [2, 3, 4]]
-    with pytest.raises(InputError, match="has no steps"):
-        _ = Trace("t", np.array([5])).steps
