@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ONCE, Case, cases, one_node
@@ -53,26 +52,8 @@ def test_a_link_shares_its_nics_equally(jobs, nics):
     arrivals, seconds = map(list, zip(*jobs, strict=True))
     ends = transfers(arrivals, seconds, shared(12, 6, nics))
     np.testing.assert_allclose(ends, fluid(arrivals, seconds, nics), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(("devices", "nics"), [(2, 1), (8, 1), (8, 2), (8, 3), (8, 7)])
-def test_equal_transfers_at_once_take_as_many_times_as_long_as_they_outnumber_the_nics(devices, nics):
-    ends = transfers([0.0] * devices, [1.5] * devices, shared(2 * devices, devices, nics))
-    np.testing.assert_allclose(ends, 1.5 * devices / nics, rtol=1e-12)
-
-
-@given(st.floats(0.1, 5), st.floats(0.1, 5), st.floats(0, 6))
-def test_two_staggered_transfers_on_one_nic(first, second, later):
-    """The first runs alone until the second comes; then both at half speed until the shorter rest is done."""
-    ends = transfers([0.0, later], [first, second], shared(4, 2, 1))
-    if later >= first:
-        expected = [first, later + second]
-    else:
-        rest = first - later
-        shorter = later + 2 * min(rest, second)
-        both = later + rest + second  # a link is never idle while there is work, so the last ends when all is moved
-        expected = [shorter if rest <= second else both, shorter if second <= rest else both]
-    np.testing.assert_allclose(ends, expected, rtol=1e-9, atol=1e-12)
+    at_once = transfers([0.0] * 6, [1.5] * 6, shared(12, 6, nics))
+    np.testing.assert_allclose(at_once, 1.5 * max(1, 6 / nics), rtol=1e-12)
 
 
 def test_nodes_do_not_share_their_nics_and_pushes_not_with_gathers():
@@ -110,8 +91,7 @@ def jittered(case: Case, seeds: list[int], jitter: float = 0.3) -> np.ndarray:
 
 @given(cases(minibatches=(2, 3), microbatches=(1, 3)), st.randoms(use_true_random=False))
 def test_a_minibatch_is_jittered_the_same_whatever_it_is_simulated_with(case, random):
-    order = list(range(case.counts.shape[0]))
-    random.shuffle(order)
+    order = random.sample(range(case.counts.shape[0]), case.counts.shape[0])
     whole = jittered(case, order)
     assert np.array_equal(whole, jittered(case, order))
     for b, seed in enumerate(order):

@@ -1,4 +1,4 @@
-"""Running schedules: the whole timeline and the usage alone say the same, and what cannot run is refused."""
+"""Running schedules, queues among them: the timeline, the usage and the makespans alone say the same."""
 
 from dataclasses import fields, replace
 
@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 from strategies import PREFETCHES, SYNCS, schedules
 
 from odcsim import profile, schedule, timeline
-from odcsim.decide.setting import plan
+from odcsim.decide.asking import ask
+from odcsim.decide.setting import assign, drawn, plan
 from odcsim.errors import InputError
-from odcsim.executors import simulation
-from odcsim.executors.simulation import Simulation, makespans, simulate, usage, usages
+from odcsim.executors import quick, simulation
+from odcsim.executors.simulation import EXECUTORS, Simulation, makespans, simulate, usage, usages
 from odcsim.results import metrics
 from odcsim.results.metrics import Usage
 from odcsim.schedule import Header, Schedule, ScheduleFile
+
+either = st.sampled_from(EXECUTORS)
+plans = st.booleans().flatmap(lambda queued: st.lists(schedules(4, queued=queued), min_size=1, max_size=6))
 
 
 def same(one: Usage, other: Usage) -> bool:
@@ -27,47 +31,42 @@ def a_file(found: list[Schedule]) -> ScheduleFile:
     return ScheduleFile(header, tuple(found)).sealed()
 
 
+def on(setting, **cluster):
+    """The setting's cost on another cluster."""
+    return replace(setting.cost, cluster=replace(setting.cost.cluster, **cluster))
+
+
 @settings(max_examples=40)
-@given(
-    found=st.lists(schedules(4), min_size=1, max_size=6), executor=st.sampled_from(simulation.EXECUTORS), size=st.data()
-)
-def test_usage_alone_is_the_usage_of_the_timeline_to_the_last_bit(setting, found, executor, size):
+@given(found=plans, executor=either, size=st.integers(1, 12))
+def test_usage_and_makespans_alone_are_those_of_the_timeline_to_the_last_bit(setting, found, executor, size):
     """However the minibatches are cut into pieces."""
     how = Simulation(setting.cost, "on-demand", executor)
     whole = metrics.usage(simulate(a_file(found), how))
-    assert same(whole, usage(found, how))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation, "GROUP", size.draw(st.integers(1, 12)))
-        assert same(whole, usage(found, how))
+        for group in (simulation.GROUP, size):
+            patch.setattr(simulation, "GROUP", group)
+            assert same(whole, usage(found, how))
+            assert np.array_equal(makespans(found, how), whole.makespan)
 
 
-@settings(max_examples=40)
-@given(found=st.lists(schedules(4), min_size=1, max_size=6), executor=st.sampled_from(simulation.EXECUTORS))
-def test_makespans_alone_are_those_of_the_usage_to_the_last_bit(setting, found, executor):
-    how = Simulation(setting.cost, "on-demand", executor)
-    assert np.array_equal(makespans(found, how), usage(found, how).makespan)
-
-
-@pytest.mark.parametrize("executor", simulation.EXECUTORS)
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, executor):
     """To the last bit, queues, luck and jitter too, which hang on a minibatch's number."""
-    drawn = {"sample_noise": 0.1, "jitter": 0.05 if executor == "des" else 0.0}
-    cost = replace(setting.cost, cluster=replace(setting.cost.cluster, **drawn))
+    cost = on(setting, sample_noise=0.1, jitter=0.05 if executor == "des" else 0.0)
     how = Simulation(cost, "on-demand", executor, seed=3)
-    plans = [plan(setting, name).schedules for name in ("native", "lb-mini", "pool", "lb-micro")]
-    together = usages(plans, how)
-    assert all(same(one, usage(alone, how)) for one, alone in zip(together, plans, strict=True))
+    found = [plan(setting, name).schedules for name in ("native", "lb-mini", "pool", "lb-micro")]
+    together = usages(found, how)
+    assert all(same(one, usage(alone, how)) for one, alone in zip(together, found, strict=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "GROUP", 12)
-        assert all(map(same, together, usages(plans, how)))
+        assert all(map(same, together, usages(found, how)))
 
 
-@pytest.mark.parametrize("executor", simulation.EXECUTORS)
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("balancer", ["lb-mini", "pool"])
 def test_compute_stretched_at_once_is_as_if_each_factor_ran_alone(setting, executor, balancer):
     """To the last bit: queues too, whose entries go to others, and luck, which hangs on a minibatch's number."""
-    drawn = {"sample_noise": 0.1, "slow": ((1, 1.3),), "jitter": 0.05 if executor == "des" else 0.0}
-    cost = replace(setting.cost, cluster=replace(setting.cost.cluster, **drawn))
+    cost = on(setting, sample_noise=0.1, slow=((1, 1.3),), jitter=0.05 if executor == "des" else 0.0)
     found, factors = plan(setting, balancer).schedules, (0.7, 1.0, 1.4)
     together = simulation.stretched(found, Simulation(cost, "on-demand", executor, seed=3), factors)
     for factor, spans in zip(factors, together, strict=True):
@@ -75,47 +74,58 @@ def test_compute_stretched_at_once_is_as_if_each_factor_ran_alone(setting, execu
         assert np.array_equal(spans, makespans(found, Simulation(longer, "on-demand", executor, seed=3)))
 
 
+HOWS = [{"prefetch": prefetch} for prefetch in PREFETCHES]
+HOWS += [{"sharding": "hybrid"}, {"sharding": "hybrid", "exchange": "layers"}, {"far": "hierarchical"}]
+HOWS += [{"reshard": False}, {"streams": "two"}, {"streams": "two", "reshard": False}, {"copies": "engines"}]
+
+
 @pytest.mark.parametrize("sync", SYNCS)
-@pytest.mark.parametrize("prefetch", PREFETCHES)
-def test_the_executors_agree_on_real_seconds(setting, sync, prefetch):
-    file = plan(setting, "lb-micro")
-    two = replace(setting.cost, cluster=replace(setting.cost.cluster, devices_per_node=2, nics_per_node=2))
-    fast, slow = (
-        simulate(file, Simulation(two, sync, executor, prefetch=prefetch)) for executor in simulation.EXECUTORS
-    )
-    assert len(fast.blocks) == len(slow.blocks)
-    for one, other in zip(fast.blocks, slow.blocks, strict=True):
-        assert np.array_equal(one.asked, other.asked)
-        assert np.array_equal(one.had, other.had)
+@pytest.mark.parametrize("nic", [1e9, 25e9])
+def test_the_executors_agree_on_real_seconds_between_nodes(setting, sync, nic):
+    file = plan(replace(setting, minibatches=2), "lb-micro")
+    two = on(setting, devices_per_node=2, nics_per_node=2, nic_bandwidth=nic)
+    for choices in HOWS:
+        fast, slow = (simulate(file, Simulation(two, sync, executor, **choices)) for executor in EXECUTORS)
+        for one, other in zip(fast.blocks, slow.blocks, strict=True):
+            assert np.array_equal(one.asked, other.asked), choices
+            assert np.array_equal(one.had, other.had), choices
+        found = metrics.usage(fast)
+        total = found.compute + sum(getattr(found, part) for part in metrics.PARTS)
+        np.testing.assert_allclose(total, 4 * found.makespan)
 
 
 @given(found=st.lists(schedules(4), min_size=2, max_size=6))
 def test_minibatches_come_back_in_their_order_with_what_they_carried(setting, found):
     line = simulate(a_file(found), Simulation(setting.cost, "on-demand", "analytic"))
-    numbers = np.concatenate([b.minibatches for b in line.blocks])
-    assert sorted(numbers.tolist()) == list(range(len(found)))
     assert line.samples.tolist() == [len(s.lengths) for s in found]
     assert line.tokens.tolist() == [sum(s.lengths) for s in found]
     for number, one in enumerate(found):
         block, place = line.block_of(number)
+        assert block.minibatches[place] == number
         assert block.counts[place].tolist() == list(one.microbatches)
         assert block.program.microbatches == max(one.microbatches)
         alone = simulate(a_file([one]), Simulation(setting.cost, "on-demand", "analytic"))
         assert np.array_equal(block.had[:, place], alone.blocks[0].had[:, 0])
+        for i in range(len(block.program.steps)):  # of microbatches that a device has not, steps take no time
+            absent = ~block.present(i)[place]
+            assert (block.asked[i, place][absent] == block.had[i, place][absent]).all()
+    with pytest.raises(InputError):
+        line.block_of(len(found))
 
 
 def test_jitter_of_a_minibatch_depends_on_its_number_and_the_seed_alone(setting, schedules):
-    cost = replace(setting.cost, cluster=replace(setting.cost.cluster, jitter=0.2))
-    whole, again, other = (usage(schedules.schedules, Simulation(cost, "on-demand", seed=s)) for s in (1, 1, 2))
-    assert same(whole, again)
-    assert (whole.makespan != other.makespan).all()
+    def jittered(found, seed=1):
+        return usage(found, Simulation(on(setting, jitter=0.2), "on-demand", seed=seed))
+
+    whole = jittered(schedules.schedules)
+    assert same(whole, jittered(schedules.schedules))
+    assert (whole.makespan != jittered(schedules.schedules, 2).makespan).all()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "GROUP", 1)
-        assert same(whole, usage(schedules.schedules, Simulation(cost, "on-demand", seed=1)))
-    alike = usage([schedules.schedules[0]] * 3, Simulation(cost, "on-demand", seed=1))
-    assert len(set(alike.makespan.tolist())) == 3
+        assert same(whole, jittered(schedules.schedules))
+    assert len({*jittered([schedules.schedules[0]] * 3).makespan.tolist()}) == 3
     # Its neighbours do not matter: the first three of six, and the first three alone.
-    assert (usage(schedules.schedules[:3], Simulation(cost, "on-demand", seed=1)).makespan == whole.makespan[:3]).all()
+    assert (jittered(schedules.schedules[:3]).makespan == whole.makespan[:3]).all()
 
 
 @pytest.mark.parametrize(
@@ -128,51 +138,138 @@ def test_jitter_of_a_minibatch_depends_on_its_number_and_the_seed_alone(setting,
         ({"devices_per_node": 2, "nics_per_node": 1}, "des"),
     ],
 )
-def test_the_scan_runs_wherever_it_knows_the_answer(setting, cluster, executor):
-    cost = replace(setting.cost, cluster=replace(setting.cost.cluster, **cluster))
+def test_the_scan_runs_wherever_it_knows_the_answer_and_refuses_elsewhere(setting, cluster, executor):
+    cost, [even] = on(setting, **cluster), [Schedule((1, 1, 1, 1), tuple(((i,),) for i in range(4)))]
     assert Simulation(cost).executor == executor
+    if executor == "des":
+        refused(Simulation(cost, "on-demand", "analytic"), [even])
+
+
+def refused(simulated: Simulation, found: list[Schedule]) -> None:
+    for call in (lambda: simulate(a_file(found), simulated), lambda: usage(found, simulated)):
+        with pytest.raises(InputError):
+            call()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_cannot_run_is_refused(setting, executor):
+    even = Schedule((1, 1, 1, 1), tuple(((i,),) for i in range(4)))
+    uneven = Schedule((1, 1, 1, 1), (((0,), (1,)), ((2,),), ((3,),), ()))
+    for sync in ("collective", "deferred"):
+        refused(Simulation(setting.cost, sync, executor), [even, uneven])
+        refused(Simulation(setting.cost, sync, executor), list(plan(setting, "pool").schedules))  # would hang
+    refused(Simulation(setting.cost, "on-demand", executor), [Schedule((1,), (((0,),),))])
+    refused(Simulation(setting.cost, "on-demand", "dess"), [even])
+    refused(Simulation(setting.cost, "on-demand", executor, prefetch="x"), [even])
+    with pytest.raises(InputError):
+        Simulation(setting.cost, "on-demnd")
 
 
 def test_about_says_what_was_run(setting, schedules, timeline):
     about = timeline.about
     assert (about.executor, about.recipe.sync, about.balancer) == ("analytic", "on-demand", "lb-mini")
-    assert about.digest == schedules.header.digest
-    assert about.digest
+    assert about.digest == schedules.header.digest != ""
     assert (about.model, about.hardware, about.fidelity) == (setting.cost.model.name, "a100", "published fit")
-    assert (about.devices, about.max_tokens, about.trace) == (4, 65536, "longalign")
-    assert about.emulated
+    assert (about.devices, about.max_tokens, about.trace, about.emulated) == (4, 65536, "longalign", True)
 
 
-def test_files_in_between_change_nothing(setting, tmp_path):
+@pytest.mark.parametrize("balancer", ["lb-mini", "pool"])
+def test_files_in_between_change_nothing(setting, balancer, tmp_path):
     """balance writes, simulate reads and writes, report reads: the same figures as in one go."""
-    file = schedule.write(plan(setting, "lb-mini"), tmp_path / "s.jsonl")
+    file = schedule.write(plan(setting, balancer), tmp_path / "s.jsonl")
     how = Simulation(setting.cost, "on-demand")
     timeline.write(simulate(schedule.read(tmp_path / "s.jsonl"), how), tmp_path / "t.npz")
     assert same(metrics.usage(timeline.read(tmp_path / "t.npz")), usage(file.schedules, how))
 
 
-def refused(simulated: Simulation, found: list[Schedule], problem: str) -> None:
-    with pytest.raises(InputError, match=problem):
-        simulate(a_file(found), simulated)
-    with pytest.raises(InputError, match=problem):
-        usage(found, simulated)
+# Queues
 
 
-def test_what_cannot_run_is_refused(setting):
-    even = Schedule((1, 1, 1, 1), tuple(((i,),) for i in range(4)))
-    uneven = Schedule((1, 1, 1, 1), (((0,), (1,)), ((2,),), ((3,),), ()))
-    cost = setting.cost
-    refused(Simulation(cost, "collective"), [even, uneven], r"minibatch 1: .*\(2, 1, 1, 0\) and collective sync would")
-    refused(Simulation(cost, "deferred"), [uneven], "minibatch 0: .* deferred sync would hang")
-    refused(Simulation(cost, "on-demand"), [Schedule((1,), (((0,),),))], "schedule for 1 devices on a cluster of 4")
-    refused(Simulation(cost, "on-demand", "dess"), [even], "unknown executor 'dess'; did you mean 'des'")
-    with pytest.raises(InputError, match="unknown sync 'on-demnd'; did you mean 'on-demand'"):
-        Simulation(cost, "on-demnd")
-    refused(Simulation(cost, "on-demand", prefetch="x"), [even], "unknown prefetch 'x'")
-    shared = replace(cost, cluster=replace(cost.cluster, devices_per_node=2, nics_per_node=1))
-    refused(
-        Simulation(shared, "on-demand", "analytic"), [even], r"\(1 NICs for 2 devices in a node\); name no executor"
-    )
-    for drawn in ("jitter", "swing"):
-        moved = replace(cost, cluster=replace(cost.cluster, **{drawn: 0.1}))
-        refused(Simulation(moved, "on-demand", "analytic"), [even], f"draws no {drawn}; name no executor")
+def test_realised_schedules():
+    found = Schedule((5, 6, 7, 8, 9), (((0,),), ()), queue=((1, 2), (3,), (4,)))
+    assert found.uneven
+    assert not Schedule((1, 1), (((0,),), ((1,),))).uneven
+    assert list(found.contents()) == [(0,), (1, 2), (3,), (4,)]
+    assert found.realised([1, 0, 1]) == Schedule((5, 6, 7, 8, 9), (((0,), (3,)), ((1, 2), (4,))))
+    with pytest.raises(ValueError, match="shorter"):
+        found.realised([1, 0])
+
+
+@settings(max_examples=30)
+@given(found=st.lists(schedules(4, queued=True), min_size=1, max_size=4), noise=st.sampled_from([0.0, 0.1]))
+def test_both_executors_give_the_timeline_of_the_realised_schedules(setting, found, noise):
+    cost = on(setting, sample_noise=noise, slow=((1, 1.5),))
+    lines = [simulate(a_file(found), Simulation(cost, "on-demand", executor)) for executor in EXECUTORS]
+    realised = list(found)
+    for line in lines:
+        for block in line.blocks:
+            for place, number in enumerate(block.minibatches.tolist()):
+                if found[number].queue:
+                    takers = block.takers[place]
+                    realised[number] = found[number].realised(takers[takers >= 0].tolist())
+                    taken = {e: d for d in range(4) for e in block.taken(place, d).values()}
+                    assert [taken[e] for e in sorted(taken)] == takers[takers >= 0].tolist()
+                assert tuple(block.counts[place]) == realised[number].microbatches
+    plain = simulate(a_file(realised), Simulation(cost, "on-demand", "analytic"))
+    for number in range(len(found)):
+        (a, i), *others = (line.block_of(number) for line in (plain, *lines))
+        for b, j in others:
+            kept = np.r_[0 : a.program.end, b.program.end : len(b.program.steps)]
+            assert np.array_equal(a.asked[:, i], b.asked[kept, j])
+            assert np.array_equal(a.had[:, i], b.had[kept, j])
+            assert (b.had[a.program.end : b.program.end, j] == b.asked[a.program.end : b.program.end, j]).all()
+
+
+def test_one_device_may_take_the_whole_queue(setting):
+    """More than the program was first made for."""
+    lengths = (60_000, 60_000, 60_000, *[10] * 12)
+    found = Schedule(lengths, (((0,),), ((1,),), ((2,),), ()), queue=tuple((i,) for i in range(3, 15)))
+    for executor in EXECUTORS:
+        [block] = simulate(a_file([found]), Simulation(setting.cost, "on-demand", executor)).blocks
+        assert block.counts.tolist() == [[1, 1, 1, 12]]
+        assert block.program.microbatches == 12
+        assert list(block.taken(0, 3)) == list(range(12))
+        assert block.taken(0, 0) == {}
+
+
+def test_noise_is_in_the_run_alone_and_the_same_for_all_balancers(setting):
+    alone = replace(setting.cost.profile, microbatch=0.0, fewest=0)  # of samples, however many microbatches they are in
+    setting = replace(setting, cost=replace(setting.cost, profile=alone))
+    noisy = replace(setting, cost=on(setting, sample_noise=0.2))
+    assert plan(noisy, "pool") == plan(setting, "pool")
+    spent = []
+    for balancer in ("lb-mini", "native", "pool"):
+        file = plan(noisy, balancer)
+        spent.append(usage(file.schedules, Simulation(noisy.cost, "on-demand", "analytic")).compute)
+        for executor, seed in (("des", 0), ("analytic", 1)):
+            other = usage(file.schedules, Simulation(noisy.cost, "on-demand", executor, seed=seed)).compute
+            assert np.allclose(other, spent[-1], rtol=1e-12) == (seed == 0)
+    np.testing.assert_allclose(spent[1:], [spent[0]] * 2, rtol=1e-12)
+    quiet = usage(plan(setting, "native").schedules, Simulation(setting.cost, "on-demand", "analytic")).compute
+    assert not np.allclose(spent[0], quiet, rtol=1e-3)
+
+
+def test_noise_has_its_size_and_keeps_the_mean(setting):
+    [luck] = on(setting, sample_noise=0.2).luck([Schedule((1,) * 50_000, ())], [1], 0)
+    assert abs(luck.mean() - 1) < 0.004
+    assert abs(luck.std() - 0.2) < 0.004
+
+
+# The expression that a search screens by
+
+SCREENED = {
+    "two nodes": ("lognormal:median=1500,sigma=0.9,max=8192", "qwen3-8b", "h100", 16, 24_576),
+    "one node": ("longalign", "r1-distill-qwen-1.5b", "a100", 8, 65_536),
+}
+
+
+@pytest.mark.parametrize("sharding", ["full", "hybrid"])
+@pytest.mark.parametrize("case", SCREENED)
+def test_screening_is_as_near_to_the_scan_as_it_needs(case, sharding):
+    trace, model, gpu, devices, limit = SCREENED[case]
+    asked = {"gpu": gpu, "devices": devices, "minibatch": 4, "max_tokens": limit, "sharding": sharding}
+    setting = ask(trace, model, minibatches=6, **asked)
+    for balancer, sync in (("sorted-slice", "collective"), ("sorted-slice", "deferred"), ("lb-mini", "on-demand")):
+        how = Simulation(setting.cost, sync, "analytic", exchange="layers")
+        found = assign(setting, balancer, drawn(setting)).schedules
+        assert quick.seconds(how.cost, found) == pytest.approx(usage(found, how).makespan, rel=0.05)
