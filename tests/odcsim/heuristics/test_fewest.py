@@ -8,12 +8,15 @@ from draws import cost, longalign, swe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odcsim.heuristics import packed_rows
 from odcsim.heuristics.fewest import pack_all
+from odcsim.heuristics.in_rows import split_rows
 from odcsim.heuristics.longest_first import longest_first
+from odcsim.heuristics.packed_rows import pack_alike, pack_each
 from odcsim.heuristics.packing import fewest, pack
 from odcsim.heuristics.trades import hold
 
-few, many = settings(max_examples=60, deadline=None), settings(max_examples=150, deadline=None)
+many = settings(max_examples=150)
 LIMIT = 1000
 
 
@@ -42,27 +45,15 @@ def in_lists(*case):
 
 @given(dealt())
 @many
-def test_every_device_packs_its_samples_under_the_limit(case):
-    lengths, _, owner, _ = case
+def test_every_device_packs_its_samples_into_few_microbatches_heaviest_first(case):
+    """No two of them fit into one."""
+    lengths, weights, owner, _ = case
     for device, microbatches in enumerate(packed(case)):
-        assert sorted(i for part in microbatches for i in part) == np.flatnonzero(owner == device).tolist()
+        mine = np.flatnonzero(owner == device).tolist()
+        assert sorted(i for part in microbatches for i in part) == mine
         assert all(part and lengths[part].sum() <= LIMIT for part in microbatches)
-
-
-@given(dealt())
-@few
-def test_microbatches_run_from_the_heaviest_down(case):
-    _, weights, _, _ = case
-    for microbatches in packed(case):
         assert all(weights[a].sum() >= weights[b].sum() * (1 - 1e-12) for a, b in pairwise(microbatches))
-
-
-@given(dealt())
-@few
-def test_no_two_microbatches_fit_into_one(case):
-    lengths, _, owner, _ = case
-    for device, microbatches in enumerate(packed(case)):
-        least = fewest(np.flatnonzero(owner == device).tolist(), lengths.tolist(), LIMIT)
+        least = fewest(mine, lengths.tolist(), LIMIT)
         assert least <= len(microbatches) <= max(1, 2 * least - 1)
 
 
@@ -117,3 +108,48 @@ def test_inside_the_count_microbatches_are_evened_out():
     # Into the lightest with room they take four. Best fit makes 600 + 300, 800 + 200 and 300 + 500, at most 13.
     lengths, weights = np.array([600, 300, 800, 300, 200, 500]), np.array([7.0, 6.0, 5.0, 4.0, 3.0, 1.0])
     assert packed((lengths, weights, np.zeros(6, dtype=int), 1)) == [[[0, 3], [2, 4], [1, 5]]]
+
+
+# All devices at once are packed as one after the other, to the last sample
+
+
+@st.composite
+def held(draw):
+    """What devices hold, with costs that follow lengths or not, and are equal or not."""
+    lengths = np.array(draw(st.lists(st.integers(1, LIMIT), min_size=1, max_size=40)))
+    few = st.lists(st.integers(0, 5).map(float), min_size=len(lengths), max_size=len(lengths)).map(np.array)
+    any_weight = st.lists(st.floats(0.1, 9), min_size=len(lengths), max_size=len(lengths)).map(np.array)
+    weights = draw(st.one_of(st.just(cost(32.0 * lengths)), few, any_weight))
+    order = np.lexsort((-lengths, -weights))
+    devices = draw(st.integers(1, 6))
+    owner = draw(st.lists(st.integers(0, devices - 1), min_size=len(lengths), max_size=len(lengths)))
+    return hold(np.array(owner), devices), weights[order], lengths[order], LIMIT
+
+
+@given(held())
+@many
+def test_arrays_pack_as_lists_do(case):
+    plain = [packing(*case) for packing in (pack_alike, pack_each)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed_rows, "FEW", 1)
+        assert [packing(*case) for packing in (pack_alike, pack_each)] == plain
+
+
+@given(held(), st.integers(1, 5))
+@many
+def test_a_sure_row_is_the_plain_split(case, parts):
+    rows, weights, _, _ = case
+    if weights.min() == 0:
+        return
+    where, sure = split_rows(np.append(weights, 0.0)[rows], parts)
+    for row, group, is_sure in zip(where, rows, sure, strict=True):
+        samples = [i for i in group.tolist() if i < len(weights)]
+        plain = pack(samples, weights.tolist(), [0] * len(weights), 1, parts)
+        mine = [[i for i, part in zip(group.tolist(), row.tolist(), strict=True) if part == at] for at in range(parts)]
+        assert not is_sure or [[i for i in part if i < len(weights)] for part in mine] == plain
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_rows_of_real_lengths_are_sure(parts):
+    weights = np.sort(cost(longalign(0, 64 * 8)) * (1 + 1e-9 * np.arange(64 * 8)))[::-1]
+    assert split_rows(weights.reshape(8, 64).T, parts).sure.all()
