@@ -3,8 +3,7 @@
 cd tests/odcsim/doors && PYTHONPATH=SOURCE python ask_all.py 300 > figures.jsonl
 
 PYTHONPATH decides which sources answer; the questions and the doors are those beside this file. `compare_states.py`
-then tells what differs between two states, such as commit f87f5be and what is built on it. What 300 questions come to
-is 4 MB when compressed, so nobody keeps it: make both sides anew. Each takes 5 minutes of one processor.
+then tells what differs between two states. Each takes 5 minutes of one processor for 300 questions.
 """
 
 import argparse

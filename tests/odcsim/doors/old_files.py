@@ -1,12 +1,20 @@
-"""What the files in `fixtures` come to, figure by figure, by whichever odcsim reads them."""
+"""What the files in `fixtures` come to, figure by figure, by whichever odcsim reads them.
+
+`python old_files.py` writes `figures.json` anew.
+"""
 
 import csv
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from ways_in import said, told
+
+import odcsim
+from odcsim.show.explore.heard import linked
+from odcsim.show.explore.reply import reply
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ASKED = "--model tiny --devices 4 --minibatch 2 --minibatches 2 --max-tokens 4096 --price 2 --epochs 3".split()
@@ -29,19 +37,7 @@ TABLE = (
 
 def figures() -> dict[str, Any]:
     """By file; of those that are there. In the folder of the files, so that none names a path of a machine."""
-    readers = (
-        ("schedules-*.jsonl", of_schedules),
-        ("timeline-*.npz", of_timeline),
-        ("profile.json", of_profile),
-        ("recipe-*.toml", of_recipe),
-        ("cluster*.toml", of_cluster),
-        ("gpu*.toml", of_gpu),
-        ("grid.toml", of_grid),
-        ("steps.csv", of_log),
-        ("measurements.json", of_measurements),
-        ("lengths.csv", of_lengths),
-    )
-    found = {p.name: read(p.name) for pattern, read in readers for p in sorted(FIXTURES.glob(pattern))}
+    found = {p.name: read(p.name) for pattern, read in READERS for p in sorted(FIXTURES.glob(pattern))}
     return json.loads(json.dumps({**found, **{f"link {name}": of_link(link) for name, link in LINKS.items()}}))
 
 
@@ -85,22 +81,8 @@ def of_timeline(name: str) -> Any:
         assert not refused, refused
         steps = list(csv.reader(out.read_text(encoding="utf-8").splitlines()))
     held = answer(["validate", name, name])
-    few = (
-        "digest",
-        "sync",
-        "balancer",
-        "model",
-        "devices",
-        "recompute",
-        "idle_predicted",
-        "idle_measured",
-        "queue_entries",
-    )
+    few = "digest sync balancer model devices recompute idle_predicted idle_measured queue_entries".split()
     return {"steps": steps, **{name: held[name] for name in few}}
-
-
-def of_profile(name: str) -> Any:
-    return compared("--profile", name)
 
 
 def of_recipe(name: str) -> Any:
@@ -110,26 +92,8 @@ def of_recipe(name: str) -> Any:
     return {"inputs": {n: v for n, v in found["inputs"].items() if n not in ("trace_origin", "cost")}, **rows(found)}
 
 
-def of_cluster(name: str) -> Any:
-    return compared("--gpu", "a100", "--cluster", name)
-
-
-def of_gpu(name: str) -> Any:
-    return compared("--gpu", name)
-
-
 def of_grid(name: str) -> Any:
-    import odcsim
-
     return [{n: row[n] for n in TABLE if n in row} for row in odcsim.sweep(name)]
-
-
-def of_log(name: str) -> Any:
-    return fitted(name, "--model", "r1-distill-qwen-1.5b", "--gpu", "a100")
-
-
-def of_measurements(name: str) -> Any:
-    return fitted(name)
 
 
 def fitted(*words: str) -> Any:
@@ -139,11 +103,8 @@ def fitted(*words: str) -> Any:
         _, refused = said(["fit", *words, "-o", str(out)])
         assert not refused, refused
         profile = json.loads(out.read_text(encoding="utf-8"))
-    return {
-        name: profile[name]
-        for name in ("forward", "backward", "head", "embed", "overhead", "microbatch", "timings")
-        if name in profile
-    }
+    names = "forward backward head embed overhead microbatch timings".split()
+    return {name: profile[name] for name in names if name in profile}
 
 
 def of_lengths(name: str) -> Any:
@@ -153,14 +114,25 @@ def of_lengths(name: str) -> Any:
 
 
 def of_link(search: str) -> Any:
-    from odcsim.show.explore import asked
-    from odcsim.show.explore.reply import reply
-
-    try:
-        from odcsim.show.explore.heard import linked
-    except ImportError:  # where they stood before
-        linked = asked.linked
     found = linked(search)
     told = reply(found)
     return {"link": found.search, "command": found.command, "verdict": told.verdict,
             **rows({"rows": [row.as_json() for row in told.comparison.rows]})}  # fmt: skip
+
+
+READERS = (
+    ("schedules-*.jsonl", of_schedules),
+    ("timeline-*.npz", of_timeline),
+    ("profile.json", lambda name: compared("--profile", name)),
+    ("recipe-*.toml", of_recipe),
+    ("cluster*.toml", lambda name: compared("--gpu", "a100", "--cluster", name)),
+    ("gpu*.toml", lambda name: compared("--gpu", name)),
+    ("grid.toml", of_grid),
+    ("steps.csv", lambda name: fitted(name, "--model", "r1-distill-qwen-1.5b", "--gpu", "a100")),
+    ("measurements.json", lambda name: fitted(name)),
+    ("lengths.csv", of_lengths),
+)
+
+if __name__ == "__main__":
+    os.chdir(FIXTURES)
+    Path("figures.json").write_text(json.dumps(figures(), sort_keys=True), encoding="utf-8")

@@ -8,8 +8,7 @@ import pytest
 
 import odcsim
 from odcsim.cli import main
-from odcsim.decide.answer_words import doubts
-from odcsim.profile import read, write
+from odcsim.profile import write
 
 LENGTHS = np.minimum(np.random.default_rng(5).lognormal(6.5, 0.8, 400), 4000).astype(np.int64) + 1
 RUN = {"devices": 2, "max_tokens": 4001}
@@ -35,10 +34,6 @@ def test_longer_samples_than_a_profile_knows_are_told(profile, command, longest,
         word for name, value in (RUN | ASKED[command]).items() for word in (f"--{name.replace('_', '-')}", f"{value}")
     ]
     asked = [command, str(lengths), "--model", "qwen3-0.6b", "--profile", str(mine), *words]
-    assert main(asked) == 0
-    printed = capsys.readouterr().out
     assert main([*asked, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["fidelity"] == ("extrapolated" if longest == 500 else "catalogue")
-    [sentence] = doubts("extrapolated", read(str(mine)))
-    assert (sentence in printed) == (longest == 500)

@@ -2,8 +2,6 @@
 
 Seconds that are estimated are today's, and so are intervals of a profile that is asked about other devices:
 `figures.json` and `sweep.csv` hold those, in the places of those of then.
-
-`make_fixtures.py` says how the files were made.
 """
 
 import csv

@@ -3,8 +3,6 @@
 import contextlib
 import csv
 import html
-import importlib
-import importlib.util
 import io
 import json
 import os
@@ -18,6 +16,9 @@ from typing import Any
 from questions import CLUSTERS, PROFILE, SEARCHED, Question, recipe_fields
 
 from odcsim.cli import main
+from odcsim.show.explore.asked import Asked
+from odcsim.show.explore.reply import break_even as break_even_of
+from odcsim.show.explore.reply import reply
 
 Values = dict[str, Any]
 BREAK_EVEN = 12  # minibatches, which nobody can choose there
@@ -32,8 +33,7 @@ def beside_files() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         for name, content in CLUSTERS.items():
             Path(folder, name).write_text(content, encoding="utf-8")
-        if PROFILED.exists():
-            Path(folder, PROFILE).write_bytes(PROFILED.read_bytes())
+        Path(folder, PROFILE).write_bytes(PROFILED.read_bytes())
         os.chdir(folder)
         try:
             yield Path(folder)
@@ -176,21 +176,13 @@ def sweep(question: Question) -> Values:
     return {"rows": [{k: v for k, v in plain(row).items() if k != "point"} for row in rows]}
 
 
-def explorers() -> tuple[Any, Any, Any]:
-    """What the page takes and answers by, in whichever room this state of odcsim keeps them."""
-    room = "odcsim.show.explore" if importlib.util.find_spec("odcsim.show") else "odcsim.explore"
-    asked, reply = (importlib.import_module(f"{room}.{name}") for name in ("asked", "reply"))
-    return asked.Asked, reply.reply, reply.break_even
-
-
 def explorer(question: Question) -> Values:
     """The page's reply, where it has controls for all that is asked."""
     import odcsim
 
-    page, reply, leads = explorers()
     network = 25 if question.cluster else 0
     names = "trace model gpu devices minibatch room price minibatches".split()
-    asked = page(**{name: getattr(question, name) for name in names}, network=network)
+    asked = Asked(**{name: getattr(question, name) for name in names}, network=network)
     try:
         found = reply(asked)
         return {
@@ -200,8 +192,8 @@ def explorer(question: Question) -> Values:
             "fidelity": found.comparison.fidelity,
             "verdict": found.verdict,
             "advice": found.advice,
-            "shown": found.table[1] if hasattr(found, "table") else [list(row) for row in found.rows],
-            "break_even": leads(asked),
+            "shown": found.table[1],
+            "break_even": break_even_of(asked),
         }
     except odcsim.InputError as error:
         return {"refused": str(error)}
