@@ -1,116 +1,157 @@
-"""How quick the balancers are. Run with: pytest tests/benchmarks/test_bench_balance.py --benchmark-only"""
+"""How quick the balancers are, what memory a plan takes, and what other trainers wait for: plans and learned costs.
 
-import heapq
+    pytest tests/benchmarks/test_bench_balance.py --benchmark-only -o addopts=""
+
+Seconds also as a ratio to something bare in the same run (`extra_info`), so that they say something on any machine.
+Lengths are shapes, not data; seconds are those of a published 7B fit.
+"""
+
+import tracemalloc
 from itertools import chain, cycle
 from time import perf_counter
 
 import numpy as np
 import pytest
+from draws import chat, clipped, cost, longalign, swe
+from textbook import textbook
 
-from odcsim.balance import NAMES, balance
+from odcsim.balance import NAMES, LearnedCosts, balance, plan
+from odcsim.balance.library import weigh
 from odcsim.heuristics.karmarkar_karp import differencing
+from odcsim.heuristics.uneven import even_out
 
+LIMITS = {longalign: 65_536, clipped: 65_536, swe: 65_536, chat: 16_384}
 LIMIT = 65_536
+SIZES = [(8, 64), (64, 8), (512, 8), (4096, 4), (4096, 16), (1024, 64)]
+FEW = [(64, 8), (512, 8), (4096, 16)]
 
 
-def minibatch(seed, count):
-    """Truncated exponential lengths, mean about 16.5K (a shape, not data), and seconds from a published 7B fit."""
-    drawn = 5500 + np.random.default_rng(seed).exponential(11_300, size=2 * count + 64)
-    lengths = drawn[drawn <= LIMIT][:count].astype(np.int64)
-    x = lengths / 32_000
-    return lengths, 8.77 * x + 4.35 * x * x
+def rounds(devices):
+    return 5 if devices < 1024 else 2
 
 
-def heaviest_first(seed, count):
-    return np.sort(minibatch(seed, count)[1])[::-1].tolist()
-
-
-def with_a_state_per_sample(weights, parts):
-    """Karmarkar-Karp as textbooks write it: the sums only, without even the samples in them."""
-    heap = [(-weight, i, [weight] + [0.0] * (parts - 1)) for i, weight in enumerate(weights)]
-    heapq.heapify(heap)
-    while len(heap) > 1:
-        (_, _, one), (_, i, other) = heapq.heappop(heap), heapq.heappop(heap)
-        state = sorted((a + b for a, b in zip(one, reversed(other), strict=True)), reverse=True)
-        heapq.heappush(heap, (state[-1] - state[0], i, state))
-    return heap[0][2]
-
-
-def holds_each_once(devices, lengths):
+def holds_each_once(devices, lengths, limit=LIMIT):
     """Every sample, and no microbatch over the limit."""
     microbatches = [list(microbatch) for device in devices for microbatch in device]
     assert sorted(chain.from_iterable(microbatches)) == list(range(len(lengths)))
-    assert all(lengths[microbatch].sum() <= LIMIT for microbatch in microbatches)
+    assert all(lengths[microbatch].sum() <= limit for microbatch in microbatches)
 
 
-def best_of(times, call):
-    taken = []
-    for _ in range(times):
-        start = perf_counter()
-        call()
-        taken.append(perf_counter() - start)
-    return min(taken)
+@pytest.mark.parametrize("draw", LIMITS)
+@pytest.mark.parametrize(
+    ("devices", "samples", "seconds"), [(8, 4, 0.01), (64, 8, 0.03), (512, 8, 0.03), (4096, 3, 0.4), (4096, 16, 0.4)]
+)
+def test_a_robust_plan(benchmark, draw, devices, samples, seconds):
+    """Partition and packing, and how many MB they take at most."""
+    lengths = draw(0, devices * samples)
+    asked = ("lb-robust", lengths, cost(lengths), devices, LIMITS[draw])
+    holds_each_once(benchmark.pedantic(balance, asked, rounds=5, warmup_rounds=1), lengths, LIMITS[draw])
+    tracemalloc.start()
+    balance(*asked)
+    megabytes = tracemalloc.get_traced_memory()[1] / 1e6
+    tracemalloc.stop()
+    benchmark.extra_info["MB"] = round(megabytes, 1)
+    assert megabytes <= 50
+    assert benchmark.disabled or benchmark.stats["min"] <= seconds
 
 
 def test_200_small_minibatches_with_every_balancer(benchmark):
-    drawn = [minibatch(seed, 8 * 4) for seed in range(200)]
+    drawn = [longalign(seed, 8 * 4) for seed in range(200)]
 
     def every_balancer():
-        return [balance(name, lengths, weights, 8, LIMIT) for name in NAMES for lengths, weights in drawn]
+        return [balance(name, lengths, cost(lengths), 8, LIMIT) for name in NAMES for lengths in drawn]
 
     found = benchmark.pedantic(every_balancer, rounds=5)
     assert len(found) == 200 * len(NAMES)
-    for devices, (lengths, _) in zip(found, cycle(drawn), strict=False):
+    for devices, lengths in zip(found, cycle(drawn), strict=False):
         holds_each_once(devices, lengths)
-
-
-SIZES = [(8, 64), (64, 8), (512, 8), (4096, 4), (4096, 16), (1024, 64)]
 
 
 @pytest.mark.parametrize("name", ["lb-micro", "lb-mini", "sorted-slice", "lb-robust"])
 @pytest.mark.parametrize(("devices", "samples"), SIZES)
 def test_one_minibatch(benchmark, name, devices, samples):
-    lengths, weights = minibatch(0, devices * samples)
-    units = iter(1 + 1e-9 * n for n in range(100))  # so that no split is remembered
+    """Beside numpy sorting and adding up as many samples, less than which no plan of so many can take."""
+    lengths = longalign(0, devices * samples)
+    weights, units = cost(lengths), iter(1 + 1e-9 * n for n in range(100))  # so that no split is remembered
 
     def another():
         return (name, lengths, next(units) * weights, devices, LIMIT), {}
 
-    found = benchmark.pedantic(balance, setup=another, rounds=5 if devices < 1024 else 2)
-    assert len(found) == devices
-    holds_each_once(found, lengths)
+    holds_each_once(benchmark.pedantic(balance, setup=another, rounds=rounds(devices)), lengths)
+    start = perf_counter()
+    order = (-weights).argsort(kind="stable")
+    np.bincount(np.arange(len(order)) % devices, weights[order], devices), order.tolist()
+    if not benchmark.disabled:
+        benchmark.extra_info["times numpy alone"] = round(benchmark.stats["min"] / (perf_counter() - start), 1)
 
 
-@pytest.mark.parametrize(("devices", "samples"), SIZES)
-def test_numpy_sorting_and_adding_up_as_many_samples(benchmark, devices, samples):
-    """What no plan of so many can take less than."""
-    weights = minibatch(0, devices * samples)[1]
-
-    def touched():
-        order = (-weights).argsort(kind="stable")
-        return np.bincount(np.arange(len(order)) % devices, weights[order], devices), order.tolist()
-
-    loads, order = benchmark.pedantic(touched, rounds=5)
-    assert loads.sum() == pytest.approx(weights.sum())
-    assert len(order) == devices * samples
-
-
-@pytest.mark.parametrize(("devices", "samples"), [(512, 8), (4096, 16)])
+@pytest.mark.parametrize(("devices", "samples"), [(64, 8), (512, 8), (4096, 16)])
 def test_exact_differencing(benchmark, devices, samples):
-    weights = heaviest_first(0, devices * samples)
+    """And how much longer the textbook's form takes, without even the samples in its sums."""
+    weights = np.sort(cost(longalign(0, devices * samples)))[::-1].tolist()
     found = benchmark.pedantic(differencing, (weights, devices), rounds=5)
     assert sorted(chain.from_iterable(found)) == list(range(devices * samples))
     sums = [sum(weights[i] for i in part) for part in found]
-    assert len(sums) == devices
     assert max(sums) - min(sums) <= 0.05 * np.mean(sums)
+    if not benchmark.disabled and devices < 4096:
+        start = perf_counter()
+        textbook(weights, devices)
+        ratio = (perf_counter() - start) / benchmark.stats["min"]
+        benchmark.extra_info["textbook over ours"] = round(ratio, 1)
+        assert ratio > 4
 
 
-def test_exact_differencing_against_the_textbook_form(benchmark):
-    weights = heaviest_first(0, 64 * 8)
-    benchmark.pedantic(differencing, (weights, 64), rounds=20)
-    if benchmark.disabled:
-        assert len(with_a_state_per_sample(weights, 64)) == 64
-        return
-    ratio = best_of(3, lambda: with_a_state_per_sample(weights, 64)) / best_of(10, lambda: differencing(weights, 64))
-    benchmark.extra_info["textbook_over_ours"] = round(ratio, 1)
-    assert ratio > 4
+@pytest.mark.parametrize(("devices", "samples"), FEW)
+@pytest.mark.parametrize("balancer", ["sorted-slice", "lb-mini"])
+def test_a_plan_with_its_digest(benchmark, balancer, devices, samples):
+    lengths = longalign(0, devices * samples)
+    asked = {"devices": devices, "max_tokens": LIMIT, "balancer": balancer}
+    found = benchmark.pedantic(plan, (lengths,), asked, rounds=rounds(devices))
+    holds_each_once(found.devices, lengths)
+    assert found.digest == plan(lengths, **asked).digest
+
+
+@pytest.mark.parametrize(("devices", "samples"), FEW)
+def test_a_plan_for_unlike_devices(benchmark, devices, samples):
+    """And how many times as long it takes to look at every device for each sample, and to trade one by one."""
+    lengths, speeds = longalign(0, devices * samples), np.random.default_rng(0).choice([1.0, 0.9, 0.5], devices)
+    asked = {"devices": devices, "max_tokens": LIMIT, "balancer": "lb-mini", "speeds": speeds}
+    found = benchmark.pedantic(plan, (lengths,), asked, rounds=rounds(devices))
+    weights = weigh(lengths)
+    start = perf_counter()
+    groups = one_by_one(np.sort(weights)[::-1], speeds)
+    if not benchmark.disabled:
+        benchmark.extra_info["times as long one by one"] = round((perf_counter() - start) / benchmark.stats["min"], 1)
+    loads = [[weights[list(device)].sum() for device in map(chain.from_iterable, found.devices)]]
+    loads.append([np.sort(weights)[::-1][group].sum() for group in groups])
+    mean = weights.sum() / speeds.sum()
+    gaps = [float((np.array(load) / speeds).max() / mean - 1) for load in loads]
+    benchmark.extra_info["over the mean in %, and one by one"] = [round(100 * gap, 3) for gap in gaps]
+    assert gaps[0] <= max(gaps[1], 5e-4) + 1e-4
+
+
+def one_by_one(weights, speeds):
+    groups = [[] for _ in speeds]
+    loads = np.zeros(len(speeds))
+    for i, weight in enumerate(weights):
+        device = int(((loads + weight) / speeds).argmin())
+        loads[device] += weight
+        groups[device].append(i)
+    return even_out(groups, weights, speeds)
+
+
+@pytest.mark.parametrize("devices", [64, 512, 4096])
+def test_learning_from_four_microbatches_of_every_device(benchmark, devices):
+    rng = np.random.default_rng(0)
+
+    def told():
+        costs = LearnedCosts(devices)
+        for i in range(4 * devices):
+            part = rng.integers(100, 30_000, 3).astype(np.float64)
+            took = (1e-4 * part.sum() + 1e-9 * (part * part).sum()) * np.exp(0.03 * rng.standard_normal())
+            costs.update([part.astype(np.int64)], took, i % devices)
+        return (costs,), {}
+
+    found = benchmark.pedantic(lambda costs: costs.coefficients, setup=told, rounds=rounds(devices))
+    assert found.linear == pytest.approx(1e-4, rel=0.05)
+    assert found.quadratic == pytest.approx(1e-9, rel=0.25)

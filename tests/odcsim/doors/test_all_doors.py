@@ -1,4 +1,7 @@
-"""One question has one answer, at whichever door it is asked: the same way to run it comes to the same figures."""
+"""One question has one answer, at whichever door it is asked: the same way to run it comes to the same figures.
+
+A law yields what contradicts it of a question, and an empty line for each thing that it found in order.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,8 +15,10 @@ import ways_in
 from questions import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields, with_recipe
 
 import odcsim
-from odcsim.decide.advice.wish import OF_ROWS
+from odcsim.decide.advice.offers import Offer, offer
+from odcsim.decide.advice.wish import OF_ROWS, Wish
 from odcsim.decide.evaluate import least_trusted
+from odcsim.decide.rollouts import pilot
 from odcsim.errors import in_python
 from odcsim.question import TERMS, question_of
 from odcsim.results import columns
@@ -22,7 +27,6 @@ from odcsim.support.numbers import dollars, hours
 
 Values = Mapping[str, Any]
 Law = Callable[[Question], Iterator[str]]
-SPENT = "seconds seconds_low seconds_high gpu_hours gpu_hours_low gpu_hours_high dollars dollars_low dollars_high"
 SIDES = {"collective": ("sorted-slice", "lb-micro"), "on-demand": ("lb-mini", "lb-robust")}  # of break-even
 DEALT = (("lb-micro", "collective"), ("sorted-slice", "collective"), ("lb-mini", "on-demand"))  # of both rl and compare
 LEFT_OUT = "pool"  # by the explorer, which answers while somebody drags
@@ -223,34 +227,6 @@ def says_what_was_asked(question: Question) -> Iterator[str]:
                 yield f"{door} does not tell {missing}"
 
 
-def test_what_one_refuses_all_refuse(questions):
-    holds(refuses_alike, questions)
-
-
-def test_csv_has_the_rows_of_json(questions):
-    holds(is_its_csv, questions)
-
-
-def test_python_has_the_rows_of_compare(questions):
-    holds(is_pythons, questions)
-
-
-def test_a_sweep_has_the_rows_of_compare(questions):
-    holds(is_the_sweeps, questions)
-
-
-def test_the_explorer_has_the_rows_of_compare(questions):
-    holds(is_the_explorers, questions)
-
-
-def test_the_report_shows_the_rows_of_compare(questions):
-    holds(is_the_reports, questions)
-
-
-def test_a_simulated_file_is_the_row_of_compare(questions):
-    holds(is_simulates, questions)
-
-
 # On several nodes, where nobody says a sharding: of 8B, which a node holds, and of 32B, which none does beside a rival.
 SEVERAL = [
     Question(trace="uniform:min=2000,max=9000,samples=600", model=model, gpu="h100", devices=16, minibatch=2, room=1.5)
@@ -280,10 +256,6 @@ def test_where_nobody_says_a_sharding_all_doors_take_one_and_it_is_as_good_as_as
     assert first["inputs"]["sharding"] == "hybrid"
     assert second["inputs"]["sharding"] == "full"
     assert second["held_fixed"]["sharding_because"].startswith("hybrid would take ")
-
-
-def test_every_answer_says_what_was_asked_and_held_fixed(questions):
-    holds(says_what_was_asked, questions)
 
 
 # What to rent
@@ -323,34 +295,19 @@ def advised(question: Question) -> Iterator[tuple[Values, Values]]:
         yield row, run_of(compared_with(question, row), row["sync"], row["balancer"])
 
 
-def law_of_advise(*names: str) -> Law:
-    def law(question: Question) -> Iterator[str]:
-        for ours, theirs in advised(question):
-            for name in names:
+def advises_as_compared(question: Question) -> Iterator[str]:
+    names = (
+        "seconds seconds_low seconds_high gpu_hours dollars dollars_low dollars_high minibatch memory_bytes fidelity"
+    )
+    for ours, theirs in advised(question):
+        for name in names.split():
+            if question.cluster not in DRAWN or name in ("seconds", "gpu_hours", "dollars"):
                 yield contradiction(f"advise and compare, {name}", ours[name], theirs[name])
-
-    return law
 
 
 def without_luck(questions: Sequence[Question]) -> list[Question]:
     """Those that the scan can answer."""
     return [question for question in questions if question.cluster not in DRAWN]
-
-
-def test_an_advice_takes_the_seconds_that_compare_says(questions):
-    holds(law_of_advise("seconds", "gpu_hours", "dollars", "minibatch"), without_luck(questions))
-
-
-def test_an_advice_comes_with_the_interval_that_compare_says(questions):
-    holds(law_of_advise("seconds_low", "seconds_high", "dollars_low", "dollars_high"), without_luck(questions))
-
-
-def test_an_advice_takes_the_memory_that_compare_says(questions):
-    holds(law_of_advise("memory_bytes"), without_luck(questions))
-
-
-def test_an_advice_is_as_sure_as_compare(questions):
-    holds(law_of_advise("fidelity"), without_luck(questions))
 
 
 LUCK = [
@@ -359,15 +316,8 @@ LUCK = [
 ]
 
 
-def test_an_advice_on_shared_cards_takes_the_seconds_that_compare_says():
-    holds(law_of_advise("seconds", "gpu_hours", "dollars"), LUCK)
-
-
 def sides(question: Question) -> Iterator[tuple[Values, Values, float]]:
     """Of each offer the best way without on-demand, the best with it, and how many times as fast that is."""
-    from odcsim.decide.advice.offers import Offer, offer
-    from odcsim.decide.advice.wish import Wish
-
     if question.gpu is None:
         return
     trace = odcsim.load(question.trace, truncate=question.truncate, drop_over=question.drop_over)
@@ -394,10 +344,6 @@ def gains_as_compared(question: Question) -> Iterator[str]:
         yield contradiction("over_without as printed", row["over_without"], gain)
 
 
-def test_what_on_demand_gains_of_an_advice_is_the_ratio_of_compares_rows(questions):
-    holds(gains_as_compared, without_luck(questions))
-
-
 # Where it breaks even
 
 
@@ -416,24 +362,15 @@ def as_break_even(question: Question) -> Question:
 
 
 def breaks_even_as_compared(question: Question) -> Iterator[str]:
-    """Where a side runs at all."""
-    told = answered("compare", as_break_even(question))
-    if told:
+    """A lead is said where the rows of both sides fit."""
+    if told := answered("compare", as_break_even(question)):
         rows = by_pair(told["rows"])
         best = {side: min(rows[name, side]["makespan_seconds"] for name in names) for side, names in SIDES.items()}
-        for name, lead in leads_here(question):
-            if lead is not None:
-                yield contradiction(f"lead by {name}", lead, best["collective"] / best["on-demand"])
-
-
-def breaks_even_where_rows_fit(question: Question) -> Iterator[str]:
-    """A lead is said where the rows of both sides fit."""
-    told = answered("compare", as_break_even(question))
-    if told:
-        rows = by_pair(told["rows"])
         fit = all(rows[name, side]["memory_fits"] is not False for side, names in SIDES.items() for name in names)
         for name, lead in leads_here(question):
             yield contradiction(f"a lead by {name} where rows fit", lead is not None, fit)
+            if lead is not None:
+                yield contradiction(f"lead by {name}", lead, best["collective"] / best["on-demand"])
 
 
 def asked_of_break_even(questions: Sequence[Question]) -> list[Question]:
@@ -442,19 +379,11 @@ def asked_of_break_even(questions: Sequence[Question]) -> list[Question]:
     return some if len(questions) > 25 else some[:FEW]
 
 
-def test_on_demand_leads_by_what_compares_rows_say(questions):
-    holds(breaks_even_as_compared, asked_of_break_even(questions))
-
-
 # A microbatch as full as the limit would not fit. None is: a device has one sample.
 ROOMY = [
     Question(trace="lognormal:median=700,sigma=0.9,max=4096,samples=900", model="qwen2.5-1.5b", gpu="l40s",
              devices=4, minibatch=1, room=64.0)
 ]  # fmt: skip
-
-
-def test_on_demand_leads_wherever_compares_rows_fit(questions):
-    holds(breaks_even_where_rows_fit, [*asked_of_break_even(questions), *ROOMY])
 
 
 # A step of reinforcement learning
@@ -466,10 +395,8 @@ def of_policy(words: Values, question: Question) -> Values:
     return {**words, "loss": "policy"} if usual else words
 
 
-def piloted(question: Question) -> tuple[list[Values], str]:
-    """Compare's rows of the very minibatches of an RL step, and how it is refused."""
-    from odcsim.decide.rollouts import pilot
-
+def piloted(question: Question) -> list[Values]:
+    """Compare's rows of the very minibatches of an RL step."""
     batch = pilot.RolloutBatch(question.prompts, question.of_prompt, 1, ways_in.STEPS)
     recorded = odcsim.load(question.trace, truncate=question.truncate, drop_over=question.drop_over)
     setting = odcsim.ask(
@@ -482,35 +409,19 @@ def piloted(question: Question) -> tuple[list[Values], str]:
         **of_policy(recipe_fields(question), question),
     )
     among = [*DEALT, ("lb-micro", "on-demand")]
-    return [row.as_json() for row in odcsim.compare(setting, among=among).rows], ""
+    return [row.as_json() for row in odcsim.compare(setting, among=among).rows]
 
 
-def trains_as_compared(*names: str) -> Law:
-    def law(question: Question) -> Iterator[str]:
-        single = replace(question, updates=1)
-        if not (told := answered("rl", single)):
-            return
-        rows = by_pair(piloted(single)[0])
-        dealt = {(row["dealt"], row["run"]): row for row in told["rows"]}
-        for pair in DEALT:
-            ours, theirs = dealt[pair], rows[pair]
-            each = {"training_seconds": theirs["makespan_seconds"] / ways_in.STEPS}
-            for name in names:
-                yield contradiction(f"rl, {' under '.join(pair)}, {name}", ours[name], {**theirs, **each}[name])
-
-    return law
-
-
-def test_an_rl_step_trains_as_long_as_compares_rows(questions):
-    holds(trains_as_compared("training_seconds"), questions)
-
-
-def test_an_rl_step_takes_the_memory_of_compares_rows(questions):
-    holds(trains_as_compared("memory_bytes"), questions)
-
-
-def test_an_rl_step_fits_where_compares_rows_fit(questions):
-    holds(trains_as_compared("memory_fits"), questions)
+def trains_as_compared(question: Question) -> Iterator[str]:
+    single = replace(question, updates=1)
+    if not (told := answered("rl", single)):
+        return
+    rows = by_pair(piloted(single))
+    dealt = {(row["dealt"], row["run"]): row for row in told["rows"]}
+    for pair in DEALT:
+        theirs = rows[pair] | {"training_seconds": rows[pair]["makespan_seconds"] / ways_in.STEPS}
+        for name in ("training_seconds", "memory_bytes", "memory_fits"):
+            yield contradiction(f"rl, {' under '.join(pair)}, {name}", dealt[pair][name], theirs[name])
 
 
 # The sentence
@@ -534,15 +445,26 @@ def says_as_the_explorer(question: Question) -> Iterator[str]:
             yield contradiction("verdict", verdict, ours["verdict"])
 
 
-def test_the_report_gives_the_terminals_verdict(questions):
-    holds(says_as_the_report, questions)
-
-
 # Another answer where compute takes other seconds.
 FLIPPED = Question(
     "fixed:length=2000,samples=700", "qwen3-30b-a3b", "h200", devices=8, room=0, minibatches=5, price=2.0
 )
 
 
-def test_the_explorer_gives_the_terminals_verdict(questions):
-    holds(says_as_the_explorer, [*questions, FLIPPED])
+# Each law with the questions that it is held against: what it asks of those that were drawn, and those beside them.
+LAWS: dict[Law, tuple[Callable[[Sequence[Question]], list[Question]], list[Question]]] = {
+    **dict.fromkeys(
+        (refuses_alike, is_its_csv, is_pythons, is_the_sweeps, is_the_explorers, is_the_reports), (list, [])
+    ),
+    **dict.fromkeys((is_simulates, says_what_was_asked, trains_as_compared, says_as_the_report), (list, [])),
+    says_as_the_explorer: (list, [FLIPPED]),
+    advises_as_compared: (without_luck, LUCK),
+    gains_as_compared: (without_luck, []),
+    breaks_even_as_compared: (asked_of_break_even, ROOMY),
+}
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_doors_agree(law, questions):
+    among, beside = LAWS[law]
+    holds(law, [*among(questions), *beside])

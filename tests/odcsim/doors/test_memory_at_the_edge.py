@@ -76,17 +76,9 @@ def longest(trace: str) -> int:
 
 def drawn(count: int, seed: int = 0) -> list[Edge]:
     rng = Random(seed)
-    return [
-        Edge(
-            rng.choice(TRACES),
-            rng.choice(MODELS),
-            rng.choice((1, 2, 4, 8)),
-            rng.choice((0.6, 0.9, 0.99, 1.001, 1.02, 1.05, 1.08, 1.1, 1.3, 1.6)),
-            rng.choice((0, 0, 0, 1.0, 1.2, 2.0)),
-            rng.choice(RECIPES),
-        )
-        for _ in range(count)
-    ]
+    times, limits = (0.6, 0.9, 0.99, 1.001, 1.02, 1.05, 1.08, 1.1, 1.3, 1.6), (0, 0, 0, 1.0, 1.2, 2.0)
+    fields = (TRACES, MODELS, (1, 2, 4, 8), times, limits, RECIPES)
+    return [Edge(*(rng.choice(values) for values in fields)) for _ in range(count)]
 
 
 @pytest.fixture(scope="module", autouse=True)
