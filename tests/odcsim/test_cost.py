@@ -12,9 +12,10 @@ from odcsim import catalog
 from odcsim.catalog import fits
 from odcsim.catalog.estimates import own
 from odcsim.catalog.fits import estimate
+from odcsim.catalog.rates import rates
 from odcsim.cluster import Cluster, cluster_of
 from odcsim.cost import Cost
-from odcsim.executors.simulation import fidelity
+from odcsim.executors.simulation import Simulation, fidelity, usage
 from odcsim.profile import Polynomial, Profile, Timing
 from odcsim.program import SYNCS, program
 from odcsim.schedule import Schedule
@@ -331,3 +332,35 @@ def test_where_on_demands_own_seconds_are_from_is_said():
     assert len(set(said)) == 4
     assert said[1].startswith(said[0])
     assert said[2] == own.ORIGIN
+
+
+# A profile whose every coefficient can be told apart, and two devices with two samples each.
+PLAIN = Profile(
+    model=SMALL, gpu="a100", fidelity="calibrated", origin="a test",
+    forward=Polynomial(0.0, 1e-6, 1e-10), backward=Polynomial(0.0, 2e-6, 3e-10), head=Polynomial(0.0, 4e-6),
+    embed=Polynomial(0.0, 5e-7), microbatch=0.25, overhead=0.5, optimizer=2.0, publish=1.0,
+)  # fmt: skip
+PACKED = Schedule((3000, 1000, 2000, 500), (((0, 1),), ((2, 3),)))
+
+
+def test_compute_is_forward_backward_and_the_microbatch_constant_and_nothing_else():
+    work, how = 0.0, cost(2, PLAIN)
+    for lengths in ((3000, 1000), (2000, 500)):
+        tokens, squares = sum(lengths), sum(n * n for n in lengths)
+        per_layer = (1e-6 + 2e-6) * tokens + (1e-10 + 3e-10) * squares
+        work += how.model.layers * per_layer + (4e-6 + 2 * 5e-7) * tokens + 0.25
+    assert usage([PACKED], Simulation(how, "on-demand")).compute.sum() == pytest.approx(work)
+
+
+def test_a_packed_microbatch_costs_the_sum_of_its_samples_squares_and_one_constant():
+    forward = rows(cost(2, PLAIN), PACKED)["forward"]
+    assert forward == pytest.approx(1e-6 * 4000 + 1e-10 * (3000**2 + 1000**2))
+    longer = replace(PACKED, lengths=(9000,) * 4)
+    assert [rows(cost(2, PLAIN), each)["overhead"] for each in (PACKED, longer)] == [0.5, 0.5]
+
+
+def test_the_catalogue_moves_an_optimizer_step_through_memory():
+    model, guess = catalog.model(SMALL), estimate(catalog.model(SMALL), A100, 8)
+    shard = model.parameters / 8 / (A100.memory_bandwidth * rates("ampere").moved)
+    assert guess.optimizer == pytest.approx(28 * shard)
+    assert guess.publish == pytest.approx(6 * shard + own.seconds(model))
