@@ -9,7 +9,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from odcsim.errors import InputError
+from odcsim.errors import InputError, nearest
 from odcsim.support.checked import Given, shown
 from odcsim.support.files import reading, write_text
 from odcsim.support.whole import read_text
@@ -40,7 +40,8 @@ def made(shape: type[T], given: Given) -> T:
     content = given.mapping()
     within, fix = f" in {given.name}" if given.name else "", f"known: {', '.join(known)}"
     if odd := sorted(set(content) - set(known)):
-        raise InputError(f"unknown key {odd[0]!r:.40}{within}", where=given.where, fix=fix)
+        like = nearest(odd[0][:40], list(known))
+        raise InputError(f"unknown key {odd[0]!r:.40}{within}", where=given.where, fix=like)
     needed = (f.name for f in known.values() if f.default is MISSING)
     if missing := [name for name in needed if name not in content]:
         raise InputError(f"no {', '.join(missing)}{within}", where=given.where, fix=fix)
