@@ -37,6 +37,7 @@ def ran(folder, balancer, sync):
     return json.loads(Path(f"{files[0]}.row").read_text()), files
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(("balancer", "sync"), WAYS)
 def test_a_step_and_its_idle_are_those_of_the_simulation(folder, balancer, sync):
     row, files = ran(folder, balancer, sync)

@@ -96,6 +96,7 @@ KINDS = {
 THEIRS = ("saved", "frame", "pairs")  # need packages that trainers bring
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.filterwarnings("default")  # theirs
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in THEIRS else k for k in KINDS])
 def test_from_a_folder_to_a_purchase(tmp_path, monkeypatch, capsys, kind):

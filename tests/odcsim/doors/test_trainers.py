@@ -34,6 +34,7 @@ def own(rows):
     return {(row["balancer"], row["sync"]): row for row in rows if row.get("made")}
 
 
+@pytest.mark.drawn(3)
 def test_every_door_has_the_rows(told):
     trainer, pairs = told["inputs"]["trainer"], {(row["balancer"], row["sync"]): row for row in told["rows"]}
     assert bool(own(told["rows"])) == (trainer != stock.ENGINE)
@@ -59,6 +60,7 @@ def test_every_door_has_the_rows(told):
             assert spent["steps"] * spent["samples"] == pytest.approx(2 * 900, rel=0.1)
 
 
+@pytest.mark.drawn(3)
 def test_an_advice_prices_its_way_as_a_comparison_does_in_so_many_tokens(told):
     """With the recompute and the limit that it chose, for as many epochs."""
     trainer = told["inputs"]["trainer"]

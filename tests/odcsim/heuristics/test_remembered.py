@@ -44,18 +44,14 @@ def test_other_arrays_and_other_numbers_are_found_by_themselves():
     assert asked == [([2.0, 1.0], 1), ([2.0, 1.0], 2), ([2.0, 1.5], 1)]
 
 
-def test_a_large_minibatch_is_not_kept():
+def test_large_minibatches_are_not_kept_and_the_oldest_are_forgotten():
     asked = []
-    split = remembered(lambda weights: asked.append(len(weights)) or [])
-    for many in (LARGEST + 1, LARGEST + 1, LARGEST, LARGEST):
-        split(np.ones(many))
-    assert asked == [LARGEST + 1, LARGEST + 1, LARGEST]
-
-
-def test_the_oldest_are_forgotten_and_what_was_just_asked_for_is_kept():
-    asked = []
-    split = remembered(lambda _, number: asked.append(number) or [number])
+    split = remembered(lambda weights, number: asked.append((len(weights), number)) or [number])
+    for _ in range(2):
+        assert split(np.ones(LARGEST + 1), 0) == [0]
+    assert asked == 2 * [(LARGEST + 1, 0)]
+    asked.clear()
     room = MOST // LARGEST
     for number in (*range(room), 0, room, 0, 1):  # 0 was asked for again before there was no room for all
         assert split(np.ones(LARGEST), number) == [number]
-    assert asked == [*range(room), room, 1]
+    assert [number for _, number in asked] == [*range(room), room, 1]
