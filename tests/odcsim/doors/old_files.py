@@ -7,6 +7,8 @@ import csv
 import json
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ LINKS = {
     "chosen": "?devices=4&trace=deepcoder-rl&minibatches=8",
 }
 THEN = ("--sharding", "full")  # what was the default between nodes then
+# Rows by what they are of, so that another order or one row more is not a difference of all.
+OF = [("balancer", "sync"), ("dealt", "run"), ("sync + balancer",), ("row",), ("gpu", "devices"), ("label",), ("name",)]
 KEPT = ("makespan_seconds", "idle", "speedup_low", "gpu_hours_high", "dollars", "memory_bytes")
 TABLE = (
     "balancer", "sync", "devices", "minibatch", "global_batch", "max_tokens", "recompute", "selective", "seed",
@@ -118,6 +122,34 @@ def of_link(search: str) -> Any:
     told = reply(found)
     return {"link": found.search, "command": found.command, "verdict": told.verdict,
             **rows({"rows": [row.as_json() for row in told.comparison.rows]})}  # fmt: skip
+
+
+def flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Each value by its path."""
+    if isinstance(value, Mapping):
+        for name, of in value.items():
+            yield from flat(f"{path}/{name}", of)
+    elif isinstance(value, list):
+        for number, of in enumerate(value):
+            known = of if isinstance(of, Mapping) else {}
+            names = next((names for names in OF if all(name in known for name in names)), ())
+            yield from flat(f"{path}/{' under '.join(str(known[name]) for name in names) or number}", of)
+    else:
+        yield path, value
+
+
+def alike(one: Any, other: Any, far: float = 1e-12, nothing: float = 0.0) -> bool:
+    """Numbers of CSV, too, which are texts. `nothing`: how far off a number that should be zero may be."""
+    one, other = value_of(one), value_of(other)
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other))
+    return isclose(one, other, rel_tol=far, abs_tol=nothing) if numbers else bool(one == other)
+
+
+def value_of(value: Any) -> Any:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 READERS = (

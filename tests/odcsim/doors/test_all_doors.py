@@ -52,7 +52,7 @@ def folder():
 
 @pytest.fixture(scope="module", params=[25, pytest.param(150, marks=pytest.mark.slow)])
 def questions(request) -> list[Question]:
-    """Few are on at most 16 devices: more take seconds. Many are those of `ask_all.py`."""
+    """Few are on at most 16 devices: more take seconds."""
     if request.param > 25:
         return drawn(request.param)
     return [question for question in drawn(request.param, seed=1) if question.devices <= 16]

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from urllib.parse import parse_qsl
 
 import pytest
-from compare_states import alike, flat
-from old_files import FIXTURES, figures
+from old_files import FIXTURES, alike, figures, flat
 
 from odcsim.cli import main
 
