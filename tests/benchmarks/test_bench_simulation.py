@@ -143,25 +143,6 @@ def test_growth_of_a_queue(benchmark, devices, entries, minibatches):
     benchmark.extra_info["times a touch of every cell"] = round(benchmark.stats["min"] / bare, 1)
 
 
-@pytest.mark.parametrize(
-    ("devices", "layers", "minibatches"),
-    [(64, 32, 16), (256, 32, 16), (1024, 32, 16), (256, 64, 16), (256, 128, 16), (256, 32, 64)],
-)
-def test_growth_with_devices_layers_and_minibatches(benchmark, devices, layers, minibatches):
-    """Seconds per minibatch, device and layer: flat where the cost is linear in their product. And as a multiple of
-    what it takes to touch a number for each of them and each microbatch once."""
-    steps = program(layers, 4, "collective")
-    table = durations(steps, minibatches, devices)
-    found = benchmark.pedantic(lambda: scan(steps, table, measured=True), rounds=3, warmup_rounds=1)
-    assert found == pytest.approx(compute_of(steps, table))
-    if benchmark.disabled:
-        return
-    each = benchmark.stats["min"] / (minibatches * devices * layers)
-    bare = min(timed(lambda: touched(4 * minibatches * devices * layers)) for _ in range(3))
-    benchmark.extra_info["nanoseconds per minibatch, device and layer"] = round(1e9 * each, 1)
-    benchmark.extra_info["times a touch of every cell"] = round(benchmark.stats["min"] / bare, 1)
-
-
 @pytest.mark.parametrize(("devices", "minibatches"), [(64, 64), (1024, 8), (16384, 2)])
 def test_growth_of_a_whole_comparison_with_devices(benchmark, devices, minibatches):
     """Drawing, planning, simulating and summing up of every row: nanoseconds for each of its minibatches and devices.

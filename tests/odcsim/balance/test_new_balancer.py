@@ -48,19 +48,12 @@ def test_its_schedules_are_written(written):
         assert [found.lengths[i] for ((i,), *_) in found.devices] == [found.lengths[i] for i in heaviest[:2]]
 
 
-def test_it_is_compared_under_the_sync_that_can_run_it_in_table_json_and_report(house):
-    table = house.run("-m", "odcsim", "compare", *SETTING)
-    assert [words[1] for line in table.splitlines() if (words := line.split())[:1] == [NAME]] == ["on-demand"]
+def test_it_is_compared_and_planned_under_the_sync_that_can_run_it(house):
     rows = json.loads(house.run("-m", "odcsim", "compare", *SETTING, "--json", "--html", "r.html"))["rows"]
     assert [row["sync"] for row in rows if row["balancer"] == NAME] == ["on-demand"]
     assert f"on-demand + {NAME}" in (house.folder / "r.html").read_text()
-
-
-def test_the_library_plans_with_it(house):
-    code = (
-        f"from odcsim.balance import plan; print(plan([5, 9, 7], devices=2, max_tokens=9, balancer='{NAME}').devices)"
-    )
-    assert house.run("-c", code) == "(((1,), (0,)), ((2,),))\n"
+    planned = f"plan([5, 9, 7], devices=2, max_tokens=9, balancer='{NAME}').devices"
+    assert house.run("-c", f"from odcsim.balance import plan; print({planned})") == "(((1,), (0,)), ((2,),))\n"
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """A run that was simulated is diagnosed as what it is: the same seconds, the same idle, and gains that come true."""
 
 import json
-import re
-from html import unescape
 from pathlib import Path
 
 import pytest
-from ways_in import said, text_of
+from ways_in import said
 
 import odcsim
 
@@ -63,23 +61,5 @@ def test_what_is_promised_comes_true(folder):
 
 def test_every_door_has_the_same_figures(folder):
     _, files = ran(folder, "native", "collective")
-    page = folder / "page.html"
-    printed = said(["diagnose", *files, "--price", "2", "--html", str(page)])[0]
     content = json.loads(said(["diagnose", *files, "--price", "2", "--json"])[0])
-    found = odcsim.diagnose(files, price=2)
-    assert json.loads(json.dumps(found.as_json())) == content
-    shown = unescape(page.read_text(encoding="utf-8"))
-    rows = [
-        " ".join(text_of(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", cells, re.DOTALL))
-        for cells in re.findall(r"<tr[^>]*>(.*?)</tr>", shown, re.DOTALL)
-    ]
-    lines = [" ".join(line.split()) for line in printed.splitlines()]
-    told = [part for part in content["parts"] if part["share"] > 0.001]
-    assert len(told) > 1
-    for part in told:
-        [line] = [line for line in lines if line.startswith(f"{part['what']} ")]
-        assert f" {100 * part['share']:.1f} %" in line
-        assert line in rows
-    assert content["answer"] in printed
-    assert content["answer"] in shown
-    assert [way["gain"] for way in content["ways"]] == [way.gain for way in found.changes.ways]
+    assert json.loads(json.dumps(odcsim.diagnose(files, price=2).as_json())) == content
