@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import isclose
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +20,7 @@ from odcsim.decide.evaluate import least_trusted
 from odcsim.decide.rollouts import pilot
 from odcsim.errors import in_python
 from odcsim.question import TERMS, question_of
-from odcsim.results import columns
 from odcsim.support import tables
-from odcsim.support.numbers import dollars, hours
 
 Values = Mapping[str, Any]
 Law = Callable[[Question], Iterator[str]]
@@ -169,31 +166,6 @@ def is_the_explorers(question: Question) -> Iterator[str]:
         yield from same_rows("explorer", told["rows"], found["rows"])
         every = {pair for pair in by_pair(told["rows"]) if pair[0] != LEFT_OUT}
         yield contradiction("rows", every, set(by_pair(found["rows"])))
-
-
-def is_the_reports(question: Question) -> Iterator[str]:
-    """As far as the page rounds it."""
-    if told := answered("compare", question):
-        shown = {row["sync + balancer"]: row for row in asked("report", question)["table"]}
-        yield contradiction("rows", len(told["rows"]), len(shown))
-        run = {one["row"]: one for one in told["run"]["rows"]} if "run" in told else {}
-        for row in told["rows"]:
-            whole = run.get(f"{row['sync']} + {row['balancer']}", {})
-            row = row | whole | ({"makespan_seconds": whole["seconds"]} if whole else {})
-            cells = shown[f"{row['sync']} + {row['balancer']}"]
-            for name, text in cells_of(row).items():
-                yield contradiction(f"report, {name}", text, cells[name])
-
-
-def cells_of(row: Values) -> dict[str, str]:
-    cells = {"seconds": f"{row['makespan_seconds']:,.1f}", "idle": f"{100 * row['idle']:.1f} %"}
-    cells["GPU-hours"] = hours(row["gpu_hours"])
-    cells["over best collective"] = f"{row['speedup_best_collective']:.2f}"
-    if row["dollars"] is not None:
-        cells["dollars"] = dollars(row["dollars"])
-    if row["memory_bytes"] is not None:
-        cells["memory"] = columns.memory(SimpleNamespace(**row))
-    return cells
 
 
 def is_simulates(question: Question) -> Iterator[str]:
@@ -453,9 +425,7 @@ FLIPPED = Question(
 
 # Each law with the questions that it is held against: what it asks of those that were drawn, and those beside them.
 LAWS: dict[Law, tuple[Callable[[Sequence[Question]], list[Question]], list[Question]]] = {
-    **dict.fromkeys(
-        (refuses_alike, is_its_csv, is_pythons, is_the_sweeps, is_the_explorers, is_the_reports), (list, [])
-    ),
+    **dict.fromkeys((refuses_alike, is_its_csv, is_pythons, is_the_sweeps, is_the_explorers), (list, [])),
     **dict.fromkeys((is_simulates, says_what_was_asked, trains_as_compared, says_as_the_report), (list, [])),
     says_as_the_explorer: (list, [FLIPPED]),
     advises_as_compared: (without_luck, LUCK),

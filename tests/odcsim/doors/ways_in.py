@@ -98,7 +98,7 @@ def compare_csv(question: Question) -> Values:
 
 
 def report(question: Question) -> Values:
-    """The terminal's lines, and of the page its table of rows and its words."""
+    """The terminal's lines, and the page's words."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "page.html")
         out, refused = said([*compare_line(question), "--html", str(page)])
@@ -106,20 +106,7 @@ def report(question: Question) -> Values:
             return {"refused": refused}
         text = page.read_text(encoding="utf-8")
         lines = [line.rstrip() for line in out.splitlines() if folder not in line]
-    return {"terminal": lines, "table": table_of(text), "words": words_of(text)}
-
-
-def table_of(page: str) -> list[dict[str, str]]:
-    """The rows of every balancer under every sync: of the table that is shown, and of the one that is folded."""
-    found: list[dict[str, str]] = []
-    for part in re.findall(r"<table[^>]*>.*?</table>", page, re.DOTALL):
-        rows = [
-            [text_of(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
-            for row in re.findall(r"<tr[^>]*>(.*?)</tr>", part, re.DOTALL)
-        ]
-        if rows and {"sync + balancer", "idle"} <= set(rows[0]):
-            found += [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
-    return found
+    return {"terminal": lines, "words": words_of(text)}
 
 
 def words_of(page: str) -> list[str]:
