@@ -65,6 +65,7 @@ def test_steps_come_after_earlier_steps_of_other_lanes(p):
 
 @given(programs)
 def test_lanes_partition_the_steps(p):
+    """And each step names a row that stands for it."""
     one_sided = p.sync == "on-demand"
     assert {s.lane for s in p.steps} <= ({COMPUTE, GATHER, PUSH} if one_sided else {COMPUTE, COMM})
     for step in p.steps:
@@ -145,21 +146,20 @@ def test_hybrid_sharding_leaves_a_node_twice_a_minibatch_and_full_with_every_tra
 
 
 @given(programs)
-def test_the_optimizer_comes_after_every_push_and_every_compute(p):
+def test_what_computes_pushes_and_the_optimizer_wait_for(p):
+    """Their own gathers, the backward that made a gradient, and every push."""
+    for step in p.steps:
+        before = [(n, p.steps[n]) for n in step.after]
+        if step.kind == "compute" and step.unit != ROOT:
+            assert [(s.unit, s.microbatch) for _, s in before if s.kind == "gather"] == [(step.unit, step.microbatch)]
+        if step.kind == "push" and step.unit >= 0:
+            made = timed(p, "embed backward" if step.unit == ROOT else "backward", step.microbatch)
+            assert step.after == tuple(n for n in made if p.steps[n].unit == step.unit)
+            assert len(step.after) == 1
     meeting = of(p, kind="meeting")[0]
-    pushes = [i for i in of(p, kind="push") if p.steps[i].unit >= 0]
-    assert p.steps[meeting].after == tuple(pushes[-1:])
-    assert all(p.steps[i].lane == COMPUTE or p.steps[i].unit < 0 for i in range(meeting, len(p.steps)))
-    assert not of(p, kind="compute")[meeting:]
-
-
-@given(programs)
-def test_every_compute_of_a_layer_comes_after_its_own_gather(p):
-    for i in of(p, kind="compute"):
-        step = p.steps[i]
-        if step.unit != ROOT:
-            gathers = [n for n in step.after if p.steps[n].kind == "gather"]
-            assert [(p.steps[n].unit, p.steps[n].microbatch) for n in gathers] == [(step.unit, step.microbatch)]
+    assert p.steps[meeting].after == tuple([i for i in of(p, kind="push") if p.steps[i].unit >= 0][-1:])
+    assert all(s.lane == COMPUTE or s.unit < 0 for s in p.steps[meeting:])
+    assert not [s for s in p.steps[meeting:] if s.kind == "compute"]
 
 
 @given(programs)
@@ -173,15 +173,6 @@ def test_the_root_gather_is_exposed_and_waits_for_the_last_push(p):
         assert p.steps[embed].after == (root,)
         before = [i for i in of(p, kind="push", unit=ROOT) if i < overhead]
         assert p.steps[overhead].after == tuple(before[-1:])
-
-
-@given(programs)
-def test_a_push_comes_after_the_backward_that_made_it(p):
-    for i in [i for i in of(p, kind="push") if p.steps[i].unit >= 0]:
-        step = p.steps[i]
-        what = "embed backward" if step.unit == ROOT else "backward"
-        (made,) = (n for n in timed(p, what, step.microbatch) if p.steps[n].unit == step.unit)
-        assert step.after == (made,)
 
 
 @given(programs)
