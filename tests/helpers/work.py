@@ -9,6 +9,7 @@ import pytest
 import torch
 from fake_nvshmem import FakeNvshmem
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -32,7 +33,8 @@ class Case:
     accumulate: str = "locked"
     reshard: bool | int = True
     policy: MixedPrecisionPolicy = field(default_factory=MixedPrecisionPolicy)
-    units: tuple[str, ...] = ("layers",)  # of what modules, beside the root; a list's members are a unit each
+    # Of what modules, beside the root: a list's members are a unit each, and those of a tuple one together.
+    units: tuple[str | tuple[str, ...], ...] = ("layers",)
     prefetch: int = 0
     loss: Callable[..., Tensor] = nets.loss
     trail: int = 2
@@ -40,6 +42,7 @@ class Case:
     per_node: int | None = None
     far: str = "each"
     hides: str = ""  # a setter of FSDP2 that an older torch does not have
+    part: bool = False  # shard over pairs of the devices alone, each pair for itself
 
     def but(self, **changes) -> "Case":
         return replace(self, **changes)
@@ -51,12 +54,16 @@ class Case:
 
 def shard(case: Case, model: nn.Module) -> nn.Module:
     found = []
+    how = {"mp_policy": case.policy, "reshard_after_forward": case.reshard}
+    if case.part:
+        how["mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("part", "shard"))["shard"]
     for name in case.units:
-        module = model.get_submodule(name)
+        together = isinstance(name, tuple)
+        module = [model.get_submodule(each) for each in name] if together else model.get_submodule(name)
         found += list(module) if isinstance(module, nn.ModuleList) else [module]
     for module in found:
-        fully_shard(module, mp_policy=case.policy, reshard_after_forward=case.reshard)
-    fully_shard(model, mp_policy=case.policy, reshard_after_forward=case.reshard)
+        fully_shard(module, **how)
+    fully_shard(model, **how)
     for i, module in enumerate(found if case.prefetch else []):
         module.set_modules_to_forward_prefetch(found[i + 1 : i + 1 + case.prefetch])
     return model
@@ -167,6 +174,15 @@ def told(call: Callable) -> str:
     except InputError as error:
         return str(error)
     return "nothing was refused"
+
+
+def refused(call: Callable) -> bool:
+    """By an InputError, as what cannot be done is."""
+    try:
+        call()
+    except InputError:
+        return True
+    return False
 
 
 # In the test's own process, without any engine.

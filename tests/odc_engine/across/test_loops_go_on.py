@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import work
-from own_loops import FULL, HYBRID, TIMEOUT, Loop, optimizer_of, sharded, stock
+from own_loops import FULL, HYBRID, SGD, TIMEOUT, Loop, sharded, stock
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from odc_engine import OnDemand
@@ -29,8 +29,8 @@ def expected(machines, mesh):
 def two_at_once(rank, mesh):
     """Two models, each with its own OnDemand; a minibatch of one, then one of the other."""
     models = [sharded(mesh) for _ in range(2)]
-    odcs = [OnDemand(model, timeout=TIMEOUT, average=False) for model in models]
-    optimizers = [optimizer_of(model) for model in models]
+    odcs = [OnDemand(model, timeout=TIMEOUT) for model in models]
+    optimizers = [SGD(model.parameters()) for model in models]
     for number, counts in enumerate(Loop().counts):
         for model, odc, optimizer in zip(models, odcs, optimizers, strict=True):
             for m in range(counts[rank]):
@@ -53,9 +53,9 @@ def test_two_models_train_side_by_side(machines, mesh, expected):
 def closed_and_anew(rank, mesh):
     """Stock evaluation in between."""
     model, steps = sharded(mesh), []
-    optimizer = optimizer_of(model)
+    optimizer = SGD(model.parameters())
     for number, counts in enumerate(Loop().counts):
-        odc = OnDemand(model, timeout=TIMEOUT, average=False)
+        odc = OnDemand(model, timeout=TIMEOUT)
         for m in range(counts[rank]):
             nets.loss(model, rank, m, number).backward()
         odc.settle()
@@ -71,8 +71,8 @@ def closed_and_anew(rank, mesh):
 def evaluated(rank, mesh):
     """As often as each process likes, on demand."""
     model, losses = sharded(mesh), []
-    odc = OnDemand(model, timeout=TIMEOUT, average=False)
-    optimizer = optimizer_of(model)
+    odc = OnDemand(model, timeout=TIMEOUT)
+    optimizer = SGD(model.parameters())
     for number, counts in enumerate(Loop().counts):
         for m in range(counts[rank]):
             nets.loss(model, rank, m, number).backward()
@@ -98,7 +98,7 @@ def test_weights_are_everywhere_after_each_step(machines, mesh, expected, how):
 
 def attached(mesh):
     model = sharded(mesh)
-    odc, optimizer = OnDemand(model, timeout=TIMEOUT, average=False), optimizer_of(model)
+    odc, optimizer = OnDemand(model, timeout=TIMEOUT), SGD(model.parameters())
     odc.attach(optimizer)
     return model, odc, optimizer
 

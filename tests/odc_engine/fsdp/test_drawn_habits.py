@@ -69,7 +69,7 @@ def check(pools, names, data) -> None:
     assert not came_to.startswith(("FAILED", "WRONG")), (steps, attached)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(sequences, st.data())
 def test_a_drawn_sequence_is_right_or_refused(pools, names, data):
     check(pools, names, data)

@@ -8,11 +8,10 @@ import torch
 import torch.distributed as dist
 import work
 from torch import nn
-from work import Case, evaluate, told, unsharded
+from work import Case, evaluate, unsharded
 
 from odc_engine.runs.verify import BOUND
 
-UNEVEN = Case((4, 1, 2, 0))
 PAIR = Case((2, 1))
 
 CHANGES = {
@@ -23,23 +22,25 @@ CHANGES = {
     "in place": lambda _, own, __: [p.mul_(2) for p in own],
     "in place on the shard": lambda _, own, __: [p.to_local().mul_(2) for p in own],
 }
+# Of what units; whether an evaluation is before, and one that is refused behind the change.
+STATES = [
+    (("layers",), False, True, True),
+    (("layers",), True, False, True),
+    ((), True, True, True),
+    ((), False, False, True),
+    (("layers",), True, True, False),
+    (("layers",), True, False, False),
+]
 
 
-STATES = [(("layers",), False, True), (("layers",), True, False), ((), True, True), ((), False, False)]
-
-
-@pytest.mark.parametrize(("units", "evaluated", "reshard"), STATES)
+@pytest.mark.parametrize(("units", "evaluated", "reshard", "tried"), STATES)
 @pytest.mark.parametrize("change", CHANGES)
-def test_forward_after_an_unpublished_change_is_refused_and_publish_is_the_way_out(
-    pools, change, units, evaluated, reshard
-):
+def test_forward_after_a_change_is_refused_until_publish(pools, change, units, evaluated, reshard, tried):
     case = PAIR.but(units=units, reshard=reshard)
-    for refused, equal in pools(2).run(changed, case, change, evaluated):
-        assert refused == "weights of root changed since they were published; call publish() on all devices"
-        assert equal
+    assert pools(2).run(changed, case, change, evaluated, tried) == [(tried, True)] * 2
 
 
-def changed(rank, case, change, evaluated):
+def changed(rank, case, change, evaluated, tried):
     with work.device(case) as (model, comm):
         own = list(model.parameters())  # before an evaluation after which units stay whole, and show other parameters
         work.minibatch(case, rank, model, comm)
@@ -48,12 +49,18 @@ def changed(rank, case, change, evaluated):
             evaluate(case, model, rank)
         with torch.no_grad():
             CHANGES[change](model, own, torch.optim.AdamW)
-        refused = told(lambda: evaluate(case, model, rank))
-        getattr(model, "reset_iter_state", lambda: None)()  # torch 2.13 has it
+        refused = tried and work.refused(lambda: evaluate(case, model, rank))
+        if tried:
+            getattr(model, "reset_iter_state", lambda: None)()  # torch 2.13 has it
         comm.publish()
-        found, alone = evaluate(case, model, rank), evaluate(case, unsharded(case, model), rank)
-        dist.barrier()
-        return refused, found == pytest.approx(alone, rel=1e-6)
+        return refused, as_alone(rank, case, model)
+
+
+def as_alone(rank, case, model):
+    """Whether an evaluation is the one of the same weights in one piece."""
+    found, alone = evaluate(case, model, rank), evaluate(case, unsharded(case, model), rank)
+    dist.barrier()
+    return found == pytest.approx(alone, rel=1e-6)
 
 
 def test_nothing_is_refused_where_nothing_changed(pools):
@@ -108,70 +115,32 @@ def late_evaluation(rank, case):
         return found, alone[: 20 * rank]
 
 
-@pytest.mark.parametrize("reshard", [True, False], ids=["reshard", "keep"])
-def test_publish_reaches_units_that_are_whole_since_an_evaluation(pools, reshard):
-    for found, alone in pools(2).run(published_over_whole_units, PAIR.but(reshard=reshard)):
-        assert found == pytest.approx(alone, rel=1e-6)
+DROPPED = [PAIR.but(accumulate="locked"), PAIR.but(accumulate="slots"), Case((4, 1, 2, 0), model=nets.Choosy)]
 
 
-def published_over_whole_units(rank, case):
-    with work.device(case) as (model, comm):
-        own = list(model.parameters())
-        evaluate(case, model, rank)
-        with torch.no_grad():
-            for parameter in own:
-                parameter.mul_(3)
-        comm.publish()
-        alone = evaluate(case, tripled(case), rank)
-        found = evaluate(case, model, rank)
-        dist.barrier()
-        return found, alone
-
-
-def tripled(case):
-    model = case.fresh()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    return model
-
-
-def test_publish_drops_gradients_also_where_the_loop_does_not(pools):
-    case = UNEVEN.but(model=nets.Choosy)
+@pytest.mark.parametrize("settles", [True, False])
+@pytest.mark.parametrize("case", DROPPED, ids=["locked", "slots", "choosy"])
+def test_publish_drops_gradients_also_where_the_loop_does_not(pools, case, settles):
+    """Also those that were never settled, and whose push is still under way."""
     expected = work.reference(case)
-    for found in pools(4).run(gradients_again, case):
+    for found in pools(len(case.counts)).run(dropped_then_again, case, settles):
         assert work.error(found, expected) <= BOUND
 
 
-def gradients_again(rank, case):
-    with work.device(case) as (model, comm):
-        work.minibatch(case, rank, model, comm)
-        comm.publish()
-        assert all(parameter.grad is None for parameter in model.parameters())
-        work.minibatch(case, rank, model, comm)
-        return work.whole_gradients(model)
-
-
-@pytest.mark.parametrize("accumulate", ["locked", "slots"])
-def test_gradients_that_were_never_settled_are_dropped_too(pools, accumulate):
-    """Also those whose push is still under way when publish() is called."""
-    case = Case((2, 1), accumulate=accumulate)
-    expected = work.reference(case)
-    for found in pools(2).run(dropped_then_again, case):
-        assert work.error(found, expected) <= BOUND
-
-
-def dropped_then_again(rank, case):
+def dropped_then_again(rank, case, settles):
     with work.device(case) as (model, comm):
         push = comm.arena.push
 
         def late(unit, gradients):
-            time.sleep(0.1 if rank == 0 else 0)
+            time.sleep(0.05 if rank == 0 else 0)
             push(unit, gradients)
 
         comm.arena.push = late
         case.loss(model, rank, 0, 7).backward()
+        if settles:
+            comm.settle()
         comm.publish()
+        assert all(parameter.grad is None for parameter in model.parameters())
         comm.arena.push = push
         work.minibatch(case, rank, model, comm)
         return work.whole_gradients(model)
@@ -180,8 +149,7 @@ def dropped_then_again(rank, case):
 @pytest.mark.parametrize("backend", ["shm", "torch"])
 def test_who_was_used_in_the_minibatch_before_counts_no_more(pools, backend):
     case = Case((2, 2), model=nets.Dropping, backend=backend, sync="collective", loss=by_minibatch)
-    left_out = pools(2).run(layers_without_gradients, case)
-    assert left_out == [[{"0"}, {"1"}, {"2"}]] * 2
+    assert pools(2).run(layers_without_gradients, case) == [[{"0"}, {"1"}, {"2"}]] * 2
 
 
 def by_minibatch(model, rank, microbatch, minibatch):
@@ -198,26 +166,10 @@ def layers_without_gradients(rank, case):
     return found
 
 
-def test_forward_between_settle_and_publish_is_refused(pools):
-    for found in pools(2).run(early_evaluation, PAIR):
-        assert found == [
-            "forward of root between settle() and publish(), when peers may change their weights; "
-            "evaluate after publish()",
-            "settle() twice for one minibatch; call publish() after the optimizer's step",
-        ]
-
-
-def early_evaluation(rank, case):
-    with work.device(case) as (model, comm):
-        work.minibatch(case, rank, model, comm)
-        return [told(lambda: evaluate(case, model, rank)), told(comm.settle)]
-
-
 def test_a_gather_that_ran_ahead_for_nothing_does_not_outlive_its_weights(pools):
     """An evaluation leaves out the layer that was gathered ahead of time; then weights change."""
     case = Case((1, 1), model=nets.Dropping, prefetch=2)
-    for found, alone in pools(2).run(gathered_for_nothing, case):
-        assert found == pytest.approx(alone, rel=1e-6)
+    assert pools(2).run(gathered_for_nothing, case) == [True, True]
 
 
 def gathered_for_nothing(rank, case):
@@ -229,7 +181,4 @@ def gathered_for_nothing(rank, case):
                 for parameter in own:
                     parameter.mul_(1.5)
             comm.publish()
-        alone = evaluate(case, unsharded(case, model), rank)
-        found = evaluate(case, model, rank)
-        dist.barrier()
-        return found, alone
+        return as_alone(rank, case, model)

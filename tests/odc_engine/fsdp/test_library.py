@@ -13,7 +13,6 @@ from work import Case
 from odc_engine import OnDemand
 from odc_engine.fsdp import on_demand as fsdp
 from odc_engine.runs.verify import BOUND
-from odcsim.errors import InputError
 
 COUNTS = (3, 0, 2)
 MINIBATCHES = 4
@@ -57,11 +56,6 @@ def run_the_docstring(rank):
     return work.whole_parameters(model)
 
 
-def test_an_unknown_accumulate_mode_is_refused():
-    with pytest.raises(InputError, match="unknown accumulate mode 'slot'; did you mean 'slots'"):
-        OnDemand(nets.Net(), accumulate="slot")
-
-
 # transformers
 
 
@@ -88,7 +82,6 @@ QWEN2 = Case((3, 1), model=qwen2, units=("model.layers",), loss=qwen2_loss)
 def test_qwen2_unchanged(pools, accumulate):
     pytest.importorskip("transformers")
     expected = work.reference(QWEN2)
-    assert len(expected) > 20
     for found in pools(2).run(work.gradients, QWEN2.but(accumulate=accumulate), timeout=180):
         assert work.error(found, expected) <= BOUND
 
