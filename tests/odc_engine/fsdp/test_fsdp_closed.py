@@ -49,17 +49,6 @@ def test_memory_goes_at_once(pools):
     assert pools(2).run(maps_left, CASE) == [(4, 0)] * 2
 
 
-def too_late(rank, case):
-    with work.device(case) as (model, comm):
-        work.minibatch(case, rank, model, comm)
-        comm.publish()
-    return [work.refused(call) for call in (comm.settle, comm.publish, comm.take)]
-
-
-def test_calls_after_close_are_refused(pools):
-    assert pools(2).run(too_late, CASE) == [[True] * 3] * 2
-
-
 EVEN = CASE.but(counts=(2, 2))
 
 

@@ -12,7 +12,6 @@ from work import Case
 
 from odc_engine import OnDemand
 from odc_engine.fsdp import on_demand as fsdp
-from odc_engine.runs.verify import BOUND
 
 COUNTS = (3, 0, 2)
 MINIBATCHES = 4
@@ -54,45 +53,6 @@ def run_the_docstring(rank):
     made = "; optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
     exec(documented(shard_it + made), names | {"torch": torch})
     return work.whole_parameters(model)
-
-
-# transformers
-
-
-def qwen2():
-    """Qwen2 as it comes, two layers of random weights, head tied to the embedding."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(work.SEED)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 50}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-    return Qwen2ForCausalLM(Qwen2Config(**sizes, **heads, tie_word_embeddings=True, attn_implementation="eager"))
-
-
-def qwen2_loss(model, rank, microbatch, minibatch=0):
-    tokens = nets.tokens_of(rank, microbatch, minibatch)[None]
-    return model(input_ids=tokens, labels=tokens, use_cache=False).loss
-
-
-QWEN2 = Case((3, 1), model=qwen2, units=("model.layers",), loss=qwen2_loss)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("accumulate", ["locked", "slots"])
-def test_qwen2_unchanged(pools, accumulate):
-    pytest.importorskip("transformers")
-    expected = work.reference(QWEN2)
-    for found in pools(2).run(work.gradients, QWEN2.but(accumulate=accumulate), timeout=180):
-        assert work.error(found, expected) <= BOUND
-
-
-@pytest.mark.slow
-def test_qwen2_trains_as_over_collectives(pools):
-    pytest.importorskip("transformers")
-    case = QWEN2.but(counts=(2, 2))
-    rival = case.but(sync="collective", backend="torch")
-    found, expected = (pools(2).run(work.trained, each, 10, timeout=180)[0] for each in (case, rival))
-    assert work.error(found, expected) <= 1e-4
 
 
 def with_tensors_elsewhere(rank, case, elsewhere):

@@ -40,18 +40,6 @@ def test_a_phase_ends_where_it_may_alone(phase, following):
             loop.enter(following)
 
 
-def test_each_minibatch_is_another_and_the_former_stays_what_it_was():
-    loop = Loop(torch.nn.Module(), (), torch.zeros_like)
-    former = loop.minibatch
-    former.forwarded.add(3)
-    former.give_up(InputError("torn", fix="drop it"))
-    loop.end()
-    loop.begin()
-    assert loop.minibatch is not former
-    assert (loop.minibatch.forwarded, loop.minibatch.given_up) == (set(), None)
-    assert former.forwarded == {3}
-
-
 def settled(odc: OnDemand, model: torch.nn.Module, rank: int) -> None:
     odc.retry(partial(loss, model), batch(rank))
     odc.settle()

@@ -39,6 +39,13 @@ class Ended:
         return {d: lines for d, lines in enumerate(self.lines) if d != VICTIM}
 
 
+def named(ended: Ended) -> None:
+    """Each survivor has said one line, and that the victim is to blame."""
+    for device, lines in ended.survivors.items():
+        assert len(lines) == 1, lines
+        assert f"device {device}: device {VICTIM} " in lines[0], lines
+
+
 def run(work: Callable, folder: Path, *args, timeout: float = 30.0, devices: int = DEVICES) -> Ended:
     """Call `work(memory, folder, *args)` on each device."""
     folder.mkdir()

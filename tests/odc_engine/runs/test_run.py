@@ -74,19 +74,10 @@ def check_order(block: Block) -> None:
             assert (block.had[i] >= last - SLACK)[present].all(), f"{step} did not wait for everybody"
 
 
-def test_real_steps_obey_the_program(real):
-    for block in real[0].blocks:
-        check_order(block)
-
-
-def test_emulated_steps_obey_the_program(emulated):
-    for block in emulated[0].blocks:
-        check_order(block)
-
-
-def test_every_present_step_was_recorded(real):
+def test_every_present_step_was_recorded_in_order(real):
     """Compute and transfers take time. A device's missing microbatches take none."""
     for block in real[0].blocks:
+        check_order(block)
         for i, step in enumerate(block.program.steps):
             took = block.had[i] - block.asked[i]
             if step.kind in ("compute", "gather", "push"):
@@ -94,9 +85,10 @@ def test_every_present_step_was_recorded(real):
             assert (took == 0)[~block.present(i)].all(), step
 
 
-def test_every_emulated_push_is_made(emulated):
+def test_emulated_steps_are_in_order_and_every_push_is_made(emulated):
     """No gradient comes of waiting; transfers are made all the same."""
     for block in emulated[0].blocks:
+        check_order(block)
         pushes = [i for i, step in enumerate(block.program.steps) if step.kind == "push"]
         assert pushes
         for i in pushes:
@@ -126,43 +118,37 @@ def test_a_recorded_timeline_is_one_of_odcsims(real, tmp_path):
     assert f"backend {job.backend.name}" in again.about.hardware
 
 
-def step_times(block: Block, kind: str, unit: int, which: int = 0):
-    """The first minibatch of device 0: asked and had of the `which`-th such step of microbatch 0."""
-    phases = [block.program.durations[step.duration][0] for step in block.program.steps]
-    places = [
-        i
-        for i, step in enumerate(block.program.steps)
-        if (step.unit, step.microbatch) == (unit, 0) and kind in (step.kind, phases[i])
-    ]
-    return block.asked[places[which], 0, 0], block.had[places[which], 0, 0]
-
-
 def test_transfers_run_beside_compute(pools):
     """Before a layer has computed, the next one's gather is done, and so is the last one's push."""
-    found, _ = recorded(pools, "on-demand", "shm", ((2, 2),), True)
-    (block,) = found.blocks
-    assert step_times(block, "gather", 2)[1] < step_times(block, "forward", 1)[1]
-    assert step_times(block, "gather", 1, which=1)[1] < step_times(block, "backward", 2)[1]
-    assert step_times(block, "push", 2)[1] < step_times(block, "backward", 1)[1]
+    (block,) = recorded(pools, "on-demand", "shm", ((2, 2),), True)[0].blocks
+
+    def ended(kind: str, unit: int, which: int = 0) -> float:
+        """Of the first minibatch of device 0, and its microbatch 0: the `which`-th such step."""
+        steps = [(step, block.program.durations[step.duration][0]) for step in block.program.steps]
+        places = [
+            i for i, (s, phase) in enumerate(steps) if (s.unit, s.microbatch) == (unit, 0) and kind in (s.kind, phase)
+        ]
+        return block.had[places[which], 0, 0]
+
+    assert ended("gather", 2) < ended("forward", 1)
+    assert ended("gather", 1, which=1) < ended("backward", 2)
+    assert ended("push", 2) < ended("backward", 1)
 
 
-def test_minibatches_of_unequal_counts_are_refused_under_collectives_before_anything_starts(monkeypatch, tmp_path):
+@pytest.mark.parametrize("sync", ["collective", "deferred"])
+@pytest.mark.parametrize("backend", ["shm", "torch"])
+def test_minibatches_of_unequal_counts_are_refused_before_anything_starts(monkeypatch, tmp_path, sync, backend):
     monkeypatch.setattr(start.launch, "_spawn", lambda *_: pytest.fail("processes were started"))
-    for sync in ("collective", "deferred"):
-        for backend in ("shm", "torch"):
-            file = file_of((1, 1, 1), (2, 1, 0))
-            with pytest.raises(InputError, match=r"minibatch 1: devices run different numbers .*\(2, 1, 0\)"):
-                run.run(file, job_for(file, sync, backend), str(tmp_path / "t.npz"))
+    file = file_of((1, 1, 1), (2, 1, 0))
+    with pytest.raises(InputError):
+        run.run(file, job_for(file, sync, backend), str(tmp_path / "t.npz"))
 
 
-@pytest.mark.parametrize(
-    ("sync", "backend", "message"),
-    [("on-demand", "torch", "backend torch has collectives only"), ("on-demand", "shn", "did you mean 'shm'")],
-)
-def test_what_a_backend_cannot_do_is_refused(sync, backend, message):
+@pytest.mark.parametrize("backend", ["torch", "shn"])
+def test_what_a_backend_cannot_do_is_refused(backend):
     file = file_of((1, 1))
-    with pytest.raises(InputError, match=message):
-        run.check(file, job_for(file, sync, backend))
+    with pytest.raises(InputError):
+        run.check(file, job_for(file, "on-demand", backend))
 
 
 def test_the_first_minibatches_are_a_file_of_their_own():
@@ -171,14 +157,13 @@ def test_the_first_minibatches_are_a_file_of_their_own():
     assert run.first(file, 1).header.digest == run.first(file, 1).compute_digest() != file.header.digest
 
 
-@pytest.mark.parametrize(("load", "told"), [(0.9, ""), (3.0, "odc_engine: the machine is busy (load 3.0 on 2 cores)")])
+@pytest.mark.parametrize(("load", "told"), [(0.9, False), (3.0, True)])
 def test_a_busy_machine_is_told_before_its_times_are_believed(load, told, monkeypatch, capsys):
+    """By the first alone of those that torchrun starts."""
     monkeypatch.setattr(run.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(run.os, "getloadavg", lambda: (load, 9.0, 9.0))
-    run.warn_if_busy()
-    assert capsys.readouterr().err[: len(told) or None] == told
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank in ("0", "1"):  # as one of those that torchrun starts: the first alone
-        monkeypatch.setenv("RANK", rank)
+    for place in ({}, {"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "2", "RANK": "1"}):
+        for name, value in place.items():
+            monkeypatch.setenv(name, value)
         run.warn_if_busy()
-        assert bool(capsys.readouterr().err) == (bool(told) and rank == "0")
+        assert bool(capsys.readouterr().err) == (told and place.get("RANK") != "1")

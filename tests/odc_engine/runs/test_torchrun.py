@@ -1,6 +1,5 @@
 """Devices that torchrun has started do what those do that the command starts itself, and start anew when told to."""
 
-import re
 from pathlib import Path
 
 import jobs
@@ -42,27 +41,16 @@ def test_a_timeline_has_the_shape_of_one_of_a_run_that_starts_itself(tmp_path):
 
 @pytest.mark.slow
 def test_another_number_of_processes_is_refused(tmp_path):
-    code, told = torchrun(tmp_path, "-m", "odc_engine", processes=2)
+    code, _ = torchrun(tmp_path, "-m", "odc_engine", processes=2)
     assert code != 0
-    assert "odc_engine: error: torchrun started 2 processes for 3 devices; --nproc-per-node 3\n" in told
     assert not (tmp_path / "timeline.npz").exists()
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_run_one_of_whose_devices_was_killed(tmp_path):
-    options = ("--max-restarts", "1", "--monitor-interval", "0.2")
-    code, told = torchrun(tmp_path, str(SCRIPT), options=options)
-    assert code == 0, told
-    assert len(re.findall(r"^device \d pid \d+$", told, re.MULTILINE)) == 6
-    assert told.count("minibatch 0 done") == 2
-    assert told.count("minibatch 1 done") == 1
-    assert timeline.read(tmp_path / "timeline.npz").about.devices == 3
-
-
-@pytest.mark.slow
-def test_without_restarts_the_run_fails(tmp_path):
-    code, told = torchrun(tmp_path, str(SCRIPT))
-    assert code != 0
-    # torchrun ends the others as soon as it sees one gone, so that they may not come to say it.
-    assert re.search(r"device 1 died \(pid \d+\)|Signal 9 \(SIGKILL\)", told)
-    assert not (tmp_path / "timeline.npz").exists()
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_torchrun_restarts_a_run_one_of_whose_devices_was_killed(tmp_path, restarts):
+    code, told = torchrun(tmp_path, str(SCRIPT), options=("--max-restarts", str(restarts), "--monitor-interval", "0.2"))
+    assert (code == 0) == (tmp_path / "timeline.npz").exists() == bool(restarts), told
+    assert told.count("minibatch 0 done") == 1 + restarts
+    if restarts:
+        assert timeline.read(tmp_path / "timeline.npz").about.devices == 3

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -21,93 +22,71 @@ EVEN = (2, 2, 2, 2)
 
 
 def verified(rank, job, sabotage=None):
-    """What is printed, and the error if any."""
+    """What is printed, and whether it ends in an error."""
     with contextlib.redirect_stdout(io.StringIO()) as out, sabotaged(sabotage if rank == 1 else None):
         try:
             verify._verify(ProcessDevice(job, rank), job, as_json=True)
-        except EngineError as error:
-            return out.getvalue(), str(error)
-    return out.getvalue(), ""
+        except EngineError:
+            return out.getvalue(), True
+    return out.getvalue(), False
 
 
 @contextlib.contextmanager
 def sabotaged(what):
-    saved = Arena.push, Arena.gather
-    if what:
-        SABOTAGE[what](*saved)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        if what:
+            name = "gather" if what is shards_swapped else "push"
+            usual = getattr(Arena, name)
+            patch.setattr(Arena, name, lambda self, unit, values: what(partial(usual, self, unit), unit, values))
         yield
-    finally:
-        Arena.push, Arena.gather = saved
 
 
-def _last_element_lost(push, _):
-    def broken(self, unit, gradients):
-        gradients[-1] = 0
-        push(self, unit, gradients)
-
-    Arena.push = broken
+def last_element_lost(push, _, gradients):
+    gradients[-1] = 0
+    push(gradients)
 
 
-def _pushed_twice(push, _):
-    def broken(self, unit, gradients):
-        push(self, unit, gradients)
-        if unit == 1:
-            push(self, unit, gradients)
-
-    Arena.push = broken
+def pushed_twice(push, unit, gradients):
+    for _ in range(2 if unit == 1 else 1):
+        push(gradients)
 
 
-def _shards_swapped(_, gather):
-    def broken(self, unit, out):
-        gather(self, unit, out)
-        out.copy_(out.roll(out.numel() // 2))
-
-    Arena.gather = broken
+def not_a_number(push, _, gradients):
+    push(gradients * float("nan"))
 
 
-def _not_a_number(push, _):
-    def broken(self, unit, gradients):
-        push(self, unit, gradients * float("nan"))
-
-    Arena.push = broken
+def shards_swapped(gather, _, out):
+    gather(out)
+    out.copy_(out.roll(out.numel() // 2))
 
 
-SABOTAGE = {f.__name__: f for f in (_last_element_lost, _pushed_twice, _shards_swapped, _not_a_number)}
+RIGHT = [
+    ("on-demand", "shm", UNEVEN, {}),
+    ("collective", "shm", EVEN, {}),
+    ("deferred", "shm", EVEN, {}),
+    ("collective", "torch", EVEN, {}),
+    ("deferred", "torch", EVEN, {}),
+    ("on-demand", "shm", EVEN, {"recompute": False}),
+    ("collective", "torch", EVEN, {"recompute": False}),
+]
 
 
-@pytest.mark.parametrize(
-    ("sync", "backend", "counts"),
-    [
-        ("on-demand", "shm", UNEVEN),
-        ("collective", "shm", EVEN),
-        ("deferred", "shm", EVEN),
-        ("collective", "torch", EVEN),
-        ("deferred", "torch", EVEN),
-    ],
-)
-def test_what_is_right_passes(pools, sync, backend, counts):
-    job = job_for(file_of(counts, (1, 1, 1, 1)), sync, backend)
-    (printed, error), *others = pools(4).run(verified, job)
+@pytest.mark.parametrize(("sync", "backend", "counts", "choices"), RIGHT)
+def test_what_is_right_passes(pools, sync, backend, counts, choices):
+    job = job_for(file_of(counts, (1, 1, 1, 1)), sync, backend, **choices)
+    (printed, failed), *others = pools(4).run(verified, job)
     verdict = json.loads(printed)
-    assert (verdict["schema"], verdict["ok"], verdict["bound"], error) == (1, True, BOUND, "")
+    assert (verdict["schema"], verdict["ok"], verdict["bound"], failed) == (1, True, BOUND, False)
     assert 0 < verdict["max_relative_error"] == max(verdict["parameters"].values()) <= BOUND
     assert {"embedding.weight", "head.weight", "layers.1.down.weight"} <= set(verdict["parameters"])
-    assert others == [("", "")] * 3
+    assert others == [("", False)] * 3
 
 
-@pytest.mark.parametrize(("sync", "backend"), [("on-demand", "shm"), ("collective", "torch")])
-def test_so_does_what_keeps_its_activations(pools, sync, backend):
-    job = job_for(file_of(EVEN), sync, backend, recompute=False)
-    (printed, error), *_ = pools(4).run(verified, job)
-    assert (json.loads(printed)["ok"], error) == (True, "")
-
-
-@pytest.mark.parametrize("sabotage", SABOTAGE)
+@pytest.mark.parametrize("sabotage", [last_element_lost, pushed_twice, shards_swapped, not_a_number])
 def test_a_broken_transport_does_not(pools, sabotage):
-    (printed, error), *_ = pools(4).run(verified, job_for(file_of(UNEVEN)), sabotage)
+    (printed, failed), *_ = pools(4).run(verified, job_for(file_of(UNEVEN)), sabotage)
     assert not json.loads(printed)["ok"]
-    assert "more than 1e-05" in error
+    assert failed
 
 
 def put_together(_rank):
@@ -135,12 +114,8 @@ def test_what_is_not_a_number_is_endlessly_wrong(bad):
     assert found == {"a": float("inf")}
 
 
-def test_the_table_names_the_worst_parameter_first(capsys):
+def test_the_worst_parameter_comes_first(capsys):
     verify._report(verify.Verdict(2e-6, BOUND, True, {"good": 1e-7, "worse": 2e-6}), as_json=False)
-    first, second, last = capsys.readouterr().out.splitlines()
-    assert first.split() == ["2.00e-06", "worse"]
-    assert second.split() == ["1.00e-07", "good"]
-    assert last == "gradients equal to one process in fp64: largest relative error 2.00e-06"
-    with pytest.raises(EngineError, match=r"gradients differ by 3.00e-05, more than 1e-05"):
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:2]] == ["worse", "good"]
+    with pytest.raises(EngineError):
         verify._report(verify.Verdict(3e-5, BOUND, False, {"bad": 3e-5}), as_json=False)
-    assert "NOT equal" in capsys.readouterr().out

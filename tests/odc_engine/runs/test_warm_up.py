@@ -80,3 +80,16 @@ def test_an_idle_step_leaves_rate_weights_and_a_state_of_zeros():
         state = optimizer.state[parameter]
         assert set(state) == {"step", "exp_avg", "exp_avg_sq"}
         assert not any(value.any() for value in state.values())
+
+
+def alone(rank):
+    job = job_for(file_of(minibatch((2,))), "on-demand", "shm")
+    device = ProcessDevice(job, rank)
+    device.warm_up(job.schedules[0])
+    had = device.minibatch(0).had
+    device.close()
+    return float(had.max())
+
+
+def test_a_device_alone_warms_up_and_runs_a_minibatch(pools):
+    assert pools(1).run(alone)[0] > 0
