@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, Sampler
 
 SEED, WORDS = 42, 50
 IGNORED = -100
+DDP = {"fsdp": False, "fsdp_config": None}
 FSDP = {"version": 2, "transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
 
 
@@ -84,18 +85,17 @@ def arguments(rank: int, folder: Path, kind: type | None = None, **changed: obje
     usual = {"use_cpu": True, "report_to": [], "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True}
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "learning_rate": 1e-2, "max_steps": 6}
     fsdp = {"fsdp": True, "fsdp_config": dict(FSDP)}
-    return as_gpus(
-        (kind or TrainingArguments)(output_dir=str(folder), **usual | sizes | fsdp | {"seed": SEED} | changed)
-    )
+    own = (kind or TrainingArguments)(output_dir=str(folder), **usual | sizes | fsdp | {"seed": SEED} | changed)
+    return as_gpus(own, "MULTI_CPU" if changed.get("fsdp") is False else "MULTI_GPU")
 
 
-def as_gpus(own):
+def as_gpus(own, kind: str = "MULTI_GPU"):
     """The same arguments, with processors that count as GPUs."""
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
     assert own.device.type == "cpu"  # which makes the state that is changed next
-    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    PartialState._shared_state["distributed_type"] = DistributedType[kind]
     return own
 
 

@@ -44,7 +44,6 @@ def test_calling_it_twice_is_calling_it_once():
     assert PartialState.__init__ is once
 
 
-def test_without_a_program_it_says_how_to_call_it():
-    with pytest.raises(InputError) as told:
+def test_without_a_program_it_is_refused():
+    with pytest.raises(InputError):
         on_processors.main(["nowhere.py"])
-    assert str(told.value) == f"no program 'nowhere.py'; {on_processors.HOW}"

@@ -63,7 +63,7 @@ ANSWERS = {"bf16": False, "num_generations": 4, "max_completion_length": 8}
 
 
 def ended(rank, folder, name, by, where, clears):
-    """Stock training's weights, those of the way out, and what is said without it."""
+    """Stock training's weights, those of the way out, and what ends it without that."""
     base, mixin, config, more = TRAINERS[name]
     found = []
     for kind, said in (((), {}), ((mixin,), {"check_finite": False}), ((mixin,), {})):
@@ -74,10 +74,9 @@ def ended(rank, folder, name, by, where, clears):
         trainer = mixed(model=llama(), args=own, callbacks=[spoils, *([Clears()] if clears else [])], **more())
         try:
             trainer.train()
-        except (BadGradient, PeerLost) as error:
-            found.append(str(error))
-        else:
             found.append(outcome(trainer).weights)
+        except (BadGradient, PeerLost) as error:
+            found.append(type(error))
     return found
 
 
@@ -93,10 +92,7 @@ WAYS = {
 def test_the_way_out_leads_where_stock_training_is(pools, tmp_path, way):
     *_, clears = WAYS[way]
     every = both(pools, ended, tmp_path, *WAYS[way])
-    told = [words_ for *_, words_ in every if "is not finite" in words_]
-    assert told
-    assert all("; check_finite = False on your trainer's class skips this check" in words_ for words_ in told)
-    assert all("left" in words_ for *_, words_ in every if words_ not in told)
+    assert {BadGradient} <= {end for *_, end in every} <= {BadGradient, PeerLost}
     for stock, own, _ in every:
         assert all(torch.isfinite(weight).all() == clears for weight in stock.values())
         for name, weight in stock.items():

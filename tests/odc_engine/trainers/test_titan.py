@@ -58,7 +58,7 @@ def test_a_checkpoint_is_where_training_goes_on(pools, tmp_path):
 
 
 def poisoned(rank, folder, checks):
-    """What is said of a weight that is no number."""
+    """What ends training of a weight that is no number."""
     on_processors(rank)
     own = on_demand_trainer()
 
@@ -74,21 +74,25 @@ def poisoned(rank, folder, checks):
                 next(self.model_parts[0].parameters()).fill_(float("nan"))
             super().train_step(data_iterator)
 
-    config = config_of(Poisoned, folder, balanced_data(25, 4), chunked=False, steps=1, minibatch=4)
-    trainer = config.build()
+    return ended(config_of(Poisoned, folder, balanced_data(25, 4), chunked=False, steps=1, minibatch=4).build())
+
+
+def ended(trainer):
     try:
         trainer.train()
     except Exception as error:
-        return str(error)
+        return type(error).__name__
     finally:
+        if hasattr(trainer, "own_odc"):
+            trainer.own_odc.close()
         trainer.close()
+    return ""
 
 
 def test_a_gradient_that_is_not_finite_is_refused_or_left_to_torchtitan(pools, tmp_path):
-    every = pools(2).run(poisoned, tmp_path / "checked", True, timeout=LIMIT)
-    assert any("; check_finite = False on your trainer's class skips this check" in words for words in every)
+    assert "BadGradient" in pools(2).run(poisoned, tmp_path / "checked", True, timeout=LIMIT)
     every = pools(2).run(poisoned, tmp_path / "not", False, timeout=LIMIT)
-    assert all(words.startswith("Loss is not finite") for words in every)  # which stock training says, too
+    assert {"", "BadGradient"}.isdisjoint(every)  # stock training refuses such a loss itself
 
 
 def without_mixin(rank, folder):
@@ -104,24 +108,15 @@ def without_mixin(rank, folder):
             pass
 
         def train_step(self, data_iterator):
-            if not hasattr(self, "odc"):
-                self.odc = OnDemand(self.model_parts[0], timeout=20.0)
+            if not hasattr(self, "own_odc"):
+                self.own_odc = OnDemand(self.model_parts[0], timeout=20.0)
             self.gradient_accumulation_steps = 1 - rank
             super().train_step(data_iterator)
 
-    config = config_of(Plain, folder, stock_data(25, 4), chunked=False, steps=1, minibatch=4)
-    trainer = config.build()
-    try:
-        trainer.train()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        trainer.odc.close()
-        trainer.close()
+    return ended(config_of(Plain, folder, stock_data(25, 4), chunked=False, steps=1, minibatch=4).build())
 
 
 def test_a_device_without_microbatches_is_refused_without_the_mixin(pools, tmp_path):
     one, other = pools(2).run(without_mixin, tmp_path, timeout=LIMIT)
-    assert one.startswith("InputError: the gradient of ")
-    assert one.endswith("call settle() before anybody looks at gradients, clips them or steps")
-    assert other is not None
+    assert one == "InputError"
+    assert other

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from tiny_trainers import Texts, arguments, both, collate, in_order, llama, outcome, words
+from tiny_trainers import DDP, Texts, arguments, both, collate, in_order, llama, outcome, words
 from transformers import Trainer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
@@ -19,7 +19,6 @@ KINDS = {
     "balanced": type("Balanced", (BalancedMixin, in_order(Trainer)), {"max_tokens": 64}),
     "on-demand": type("OnDemand", (OnDemandMixin, in_order(Trainer)), {"max_tokens": 64}),
 }
-PLAIN = {"fsdp": False, "fsdp_config": None}
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 DATA = {"train_dataset": Texts(24), "eval_dataset": Texts(9), "data_collator": collate}
 
@@ -28,19 +27,8 @@ def steps_of(folder, rank):
     return [json.loads(line) for line in (folder / f"watch-rank{rank}.jsonl").read_text().splitlines()]
 
 
-def told(rank, folder, changed):
-    """Arguments of a trainer over FSDP2, or over DDP."""
-    from accelerate.state import PartialState
-    from accelerate.utils import DistributedType
-
-    own = arguments(rank, folder, **changed)
-    if changed.get("fsdp") is False:
-        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_CPU
-    return own
-
-
 def trained(kind, rank, folder, watched, changed):
-    trainer = KINDS[kind](model=llama(), args=told(rank, folder / "out", changed), **DATA)
+    trainer = KINDS[kind](model=llama(), args=arguments(rank, folder / "out", **changed), **DATA)
     if watched:
         trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
     trainer.train()
@@ -62,10 +50,10 @@ def alike(unwatched, watched, exactly=True):
 
 MODES = {
     "FSDP2": ("stock", EVALUATED),
-    "DDP": ("stock", PLAIN | EVALUATED),
+    "DDP": ("stock", DDP | EVALUATED),
     "checkpointed": ("stock", {"gradient_checkpointing": True}),
     "balanced": ("balanced", EVALUATED),
-    "balanced over DDP": ("balanced", PLAIN),
+    "balanced over DDP": ("balanced", DDP),
 }
 
 
@@ -97,7 +85,7 @@ def test_on_demand_is_watched_too(pools, tmp_path):
 
 def resumed(rank, folder, _):
     for steps in (2, 4):
-        own = told(rank, folder / "out", PLAIN | {"max_steps": steps, "save_strategy": "steps", "save_steps": 2})
+        own = arguments(rank, folder / "out", **DDP, max_steps=steps, save_strategy="steps", save_steps=2)
         trainer = KINDS["stock"](model=llama(), args=own, **DATA)
         trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
         trainer.train(resume_from_checkpoint=steps == 4)
@@ -169,7 +157,7 @@ class Referring(in_order(Trainer)):
 
 
 def referring(rank, folder, _):
-    trainer = Referring(model=llama(), args=told(rank, folder / "out", {"max_steps": 3}), **DATA)
+    trainer = Referring(model=llama(), args=arguments(rank, folder / "out", max_steps=3), **DATA)
     trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
     trainer.train()
 
