@@ -22,12 +22,9 @@ def test_a_job_is_by_the_recipe_that_is_asked_for():
     assert (hybrid.cost.recipe.sharding, hybrid.recipe.sharding) == ("hybrid", "full")
 
 
-@pytest.mark.parametrize(
-    ("choice", "problem"),
-    [({"sync": "colective"}, "unknown sync 'colective'; did you"), ({"dtype": "float16"}, "unknown dtype 'float16'")],
-)
-def test_a_choice_that_there_is_not_is_refused_before_anything_starts(choice, problem):
-    with pytest.raises(InputError, match=problem):
+@pytest.mark.parametrize("choice", [{"sync": "colective"}, {"dtype": "float16"}])
+def test_a_choice_that_there_is_not_is_refused_before_anything_starts(choice):
+    with pytest.raises(InputError):
         job_of(FILE, **choice)
 
 

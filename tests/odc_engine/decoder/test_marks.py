@@ -176,15 +176,6 @@ def test_emulation_waits_and_leaves_parameters_alone():
     assert not grads(model)
 
 
-def test_emulation_ends():
-    model, _ = nano()
-    model.emulate = lambda *_: 0.0
-    model(batch())
-    model.emulate = None
-    model(batch()).backward()
-    assert grads(model) == {name for name, _ in model.named_parameters()}
-
-
 def test_waiting_takes_its_time_asleep(monkeypatch):
     """But for the last stretch, which only yields: a sleep may end late."""
     asleep, sleep = [], time.sleep

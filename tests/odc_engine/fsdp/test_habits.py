@@ -13,7 +13,11 @@ from odc_engine.fsdp.remedies import ATTACHED, BY_HAND
 PAGE = (ROOT / "docs/habits.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", EVERY)
+COMPILED = ("training: compiled_layers", "training: compiled_model", "training: compiled_step")
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in COMPILED else name for name in EVERY]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_right_or_refused_as_the_page_says(pools, name):
     if wanting := EVERY[name].wanting:
         pytest.skip(wanting)

@@ -16,46 +16,33 @@ MEASURED = replace(GUESS, hardware="8 x NVIDIA H200", dtype="bfloat16", longest=
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.3])
 def test_a_profile_that_is_so_much_slower_says_so(factor):
-    """The factor, and whether the catalogue's own interval holds it."""
+    """The factor, whether the catalogue's own interval holds it, and another dtype."""
     found = line(stretched(MEASURED, factor), MODEL, "cuda")
-    assert f"4,096 tokens of qwen3-0.6b took {factor:.2f} times the catalogue's seconds for h200" in found
+    assert f"{factor:.2f} times" in found
     assert ("inside" in found) == (GUESS.low <= factor <= GUESS.high)
-    assert "\n" not in found
+    assert "float32" not in found
+    assert "float32" in line(replace(MEASURED, dtype="float32"), MODEL, "cuda")
 
 
-def test_what_was_computed_in_another_dtype_is_told():
-    assert line(MEASURED, MODEL, "cuda").count("bfloat16") == 0
-    assert "these are of float32, the catalogue's of bfloat16" in line(
-        replace(MEASURED, dtype="float32"), MODEL, "cuda"
-    )
+@pytest.mark.parametrize("hardware", ["2 cores", "2 x NVIDIA GeForce RTX 4090", "32 SMs each of NVIDIA H200"])
+def test_where_nothing_can_be_said_it_says_so(hardware):
+    device = "cpu" if "cores" in hardware else "cuda"
+    assert "nothing, since" in line(replace(MEASURED, hardware=hardware), MODEL, device)
 
 
-@pytest.mark.parametrize(
-    ("hardware", "device", "told"),
-    [
-        ("2 cores", "cpu", "nothing, since it has GPUs and these seconds are a processor's"),
-        ("2 x NVIDIA GeForce RTX 4090", "cuda", "nothing, since 2 x NVIDIA GeForce RTX 4090 is not in it"),
-        ("2 x NVIDIA H100 PCIe", "cuda", "is not in it"),
-        ("32 SMs each of NVIDIA H200", "cuda", "nothing, since devices are not a whole h200 each"),
-    ],
-)
-def test_where_nothing_can_be_said_it_says_so(hardware, device, told):
-    assert told in line(replace(MEASURED, hardware=hardware), MODEL, device)
+KNOWN = {
+    "8 x NVIDIA H100 80GB HBM3": "h100",
+    "8 x NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "8 x NVIDIA A100-SXM4-80GB": "a100",
+    "8 x NVIDIA A100 80GB PCIe": "",
+    "2 x NVIDIA H100 PCIe": "",
+    "8 x NVIDIA H200 NVL": "",
+    "4 x NVIDIA GB200": "gb200",
+    "4 x NVIDIA B200": "b200",
+    "8 x AMD Instinct MI300X OAM": "mi300x",
+    "1 x NVIDIA L40": "",
+}
 
 
-@pytest.mark.parametrize(
-    ("hardware", "name"),
-    [
-        ("8 x NVIDIA H100 80GB HBM3", "h100"),
-        ("8 x NVIDIA A100-SXM4-40GB", "a100-40gb"),
-        ("8 x NVIDIA A100-SXM4-80GB", "a100"),
-        ("8 x NVIDIA A100 80GB PCIe", ""),
-        ("8 x NVIDIA H200 NVL", ""),
-        ("4 x NVIDIA GB200", "gb200"),
-        ("4 x NVIDIA B200", "b200"),
-        ("8 x AMD Instinct MI300X OAM", "mi300x"),
-        ("1 x NVIDIA L40", ""),
-    ],
-)
-def test_a_gpu_is_known_by_what_its_driver_calls_it(hardware, name):
-    assert known(hardware) == name
+def test_a_gpu_is_known_by_what_its_driver_calls_it():
+    assert {hardware: known(hardware) for hardware in KNOWN} == KNOWN

@@ -16,13 +16,30 @@ from odcsim.errors import InputError
 
 
 def lines_of(folder, rank=0):
-    text = (folder / f"watch-rank{rank}.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in (folder / f"watch-rank{rank}.jsonl").read_text().splitlines()]
 
 
-def looped(folder, steps=2, **how):
-    watcher = odc_engine.Watcher(folder, **how)
-    for step in range(steps):
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "watched"
+
+
+@pytest.fixture
+def watched(folder):
+    """A watcher that is closed at the end."""
+    watcher = odc_engine.Watcher(folder)
+    yield watcher
+    watcher.close()
+
+
+def steps_of(watcher, folder):
+    watcher.close()
+    return lines_of(folder)[1:]
+
+
+def looped(folder):
+    watcher = odc_engine.Watcher(folder)
+    for step in range(2):
         for lengths in ([5, 7], [2 + step]):
             with watcher.microbatch(lengths):
                 torch.ones(3, requires_grad=True).sum().backward()
@@ -30,17 +47,14 @@ def looped(folder, steps=2, **how):
     watcher.close()
 
 
-def test_a_line_for_the_run_and_one_for_each_step(tmp_path):
-    looped(tmp_path / "watched")
-    about, *steps = lines_of(tmp_path / "watched")
-    assert {name: about[name] for name in ("format", "version", "rank", "ranks", "trainer", "device")} == {
-        "format": "odcsim watch",
-        "version": 1,
-        "rank": 0,
-        "ranks": 1,
-        "trainer": "own loop",
-        "device": "cpu",
-    }
+ABOUT = {"format": "odcsim watch", "version": 1, "rank": 0, "ranks": 1, "trainer": "own loop", "device": "cpu"}
+
+
+def test_a_line_for_the_run_and_one_for_each_step(folder, tmp_path, capsys):
+    """And another folder for another run, which says so."""
+    looped(folder)
+    about, *steps = lines_of(folder)
+    assert about.items() >= ABOUT.items()
     assert [step["step"] for step in steps] == [1, 2]
     assert [[m["lengths"] for m in step["microbatches"]] for step in steps] == [[[5, 7], [2]], [[5, 7], [3]]]
     for step in steps:
@@ -48,6 +62,12 @@ def test_a_line_for_the_run_and_one_for_each_step(tmp_path):
         edges = [0.0, *(edge for span in spans for edge in span), step["seconds"]]
         assert edges == pytest.approx(sorted(edges), abs=2e-6)
         assert all(0 <= m.get("waited", 0) <= m["seconds"] for m in step["microbatches"])
+    first = (folder / "watch-rank0.jsonl").read_bytes()
+    capsys.readouterr()
+    looped(folder)
+    assert (folder / "watch-rank0.jsonl").read_bytes() == first
+    assert len(lines_of(tmp_path / "watched-2")) == 3
+    assert str(tmp_path / "watched-2") in capsys.readouterr().err
 
 
 class Clock:
@@ -91,23 +111,21 @@ def slowly(clock, items):
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_what_lies_between_steps_is_not_counted_and_a_loader_is_where_it_is_asked_for(tmp_path, clock, epochs):
+def test_what_lies_between_steps_is_not_counted_and_a_loader_is_where_it_is_asked_for(clock, folder, watched, epochs):
     """Evaluations are ahead of a step, behind it, and between epochs, one of which is left early."""
-    watcher = odc_engine.Watcher(tmp_path / "watched")
     for _ in range(epochs):
-        for number, lengths in enumerate(watcher.loaded(slowly(clock, [[4], [5], [6]]))):
+        for number, lengths in enumerate(watched.loaded(slowly(clock, [[4], [5], [6]]))):
             if number == 2:
                 break
             clock.sleep(7)
             for _ in range(2):
-                with watcher.microbatch(lengths, computed=8):
+                with watched.microbatch(lengths, computed=8):
                     clock.work(0.5)
                 clock.sleep(0.125)
-            watcher.step()
+            watched.step()
             clock.sleep(7)
         clock.sleep(7)
-    watcher.close()
-    _, *steps = lines_of(tmp_path / "watched")
+    steps = steps_of(watched, folder)
     assert [step["seconds"] - step["loader"] for step in steps] == [1.25] * 2 * epochs
     assert [step["loader"] for step in steps] == [0.25, 0.25, 0.5, 0.25][: 2 * epochs]  # a batch that nobody trained on
     for step in steps:
@@ -116,47 +134,33 @@ def test_what_lies_between_steps_is_not_counted_and_a_loader_is_where_it_is_aske
     assert steps[0]["begin"] == 1e9 + 7
 
 
-def test_seconds_of_garbage_collection_are_the_steps(tmp_path):
-    watcher = odc_engine.Watcher(tmp_path / "watched")
+def test_who_sleeps_waits_and_who_computes_does_not(clock, folder, watched):
+    for does in (clock.sleep, clock.work):
+        with watched.microbatch([1]):
+            does(0.5)
+    watched.step()
+    assert [m["waited"] for m in steps_of(watched, folder)[0]["microbatches"]] == [0.5, 0.0]
+
+
+def test_seconds_of_garbage_collection_are_the_steps(folder, watched):
     kept = [[i] for i in range(200_000)]
     for collect in (gc.collect, lambda: None):
-        with watcher.microbatch([1]):
+        with watched.microbatch([1]):
             collect()
-        watcher.step()
+        watched.step()
     heard = len(gc.callbacks)
-    watcher.close()
-    first, second = lines_of(tmp_path / "watched")[1:]
+    first, second = steps_of(watched, folder)
     assert len(gc.callbacks) == heard - 1
     assert first["collector"] > second["collector"]
     assert len(kept)
 
 
-def test_who_sleeps_waits_and_who_computes_does_not(tmp_path, clock):
-    watcher = odc_engine.Watcher(tmp_path / "watched")
-    for does in (clock.sleep, clock.work):
-        with watcher.microbatch([1]):
-            does(0.5)
-    watcher.step()
-    watcher.close()
-    slept, computed = lines_of(tmp_path / "watched")[1]["microbatches"]
-    assert (slept["waited"], computed["waited"]) == (0.5, 0.0)
-
-
-def test_another_run_gets_a_folder_of_its_own_and_says_so(tmp_path, capsys):
-    folder = tmp_path / "watched"
-    looped(folder)
-    first = (folder / "watch-rank0.jsonl").read_bytes()
-    looped(folder)
-    assert (folder / "watch-rank0.jsonl").read_bytes() == first
-    assert len(lines_of(tmp_path / "watched-2")) == 3
-    assert f"into {folder}-2, since {folder} has another run's" in capsys.readouterr().err
-
-
-def test_a_file_in_the_folders_place_is_refused_in_a_line(tmp_path):
-    (tmp_path / "watched").write_text("mine")
-    with pytest.raises(InputError, match="is no folder"):
-        looped(tmp_path / "watched")
-    assert (tmp_path / "watched").read_text() == "mine"
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_file_in_the_folders_place_is_refused_before_anything_is_trained(tmp_path, inside):
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(InputError):
+        odc_engine.Watcher(tmp_path / "mine" / "watched" if inside else tmp_path / "mine").open()
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 class Full:
@@ -171,24 +175,16 @@ class Full:
         self.write("")
 
 
-def test_a_disk_that_becomes_full_ends_the_watching_in_a_line_and_not_the_run(tmp_path, capsys):
-    watcher = odc_engine.Watcher(tmp_path / "watched")
+def test_a_disk_that_becomes_full_ends_the_watching_in_a_line_and_not_the_run(folder, watched, capsys):
     for step in range(4):
         if step == 1:
-            watcher._file.close()
-            watcher._file = Full()
-        with watcher.microbatch([step + 1]):
+            watched._file.close()
+            watched._file = Full()
+        with watched.microbatch([step + 1]):
             pass
-        watcher.step()
-    watcher.close()
-    assert capsys.readouterr().err == "odc_engine.watch: stops watching: OSError: [Errno 28] No space left on device\n"
-    assert [line["step"] for line in lines_of(tmp_path / "watched")[1:]] == [1]
-
-
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_trained(tmp_path):
-    (tmp_path / "mine").write_text("mine")
-    with pytest.raises(InputError, match="cannot be written: Not a directory"):
-        odc_engine.Watcher(tmp_path / "mine" / "watched").open()
+        watched.step()
+    assert [line["step"] for line in steps_of(watched, folder)] == [1]
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 KILLED = """
@@ -203,31 +199,25 @@ with watcher.microbatch([9]):
 """
 
 
-def test_a_run_that_is_killed_leaves_whole_lines(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "watched")], cwd=ROOT, capture_output=True, check=False
-    )
+def test_a_run_that_is_killed_leaves_whole_lines(folder):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == -9, done.stderr
-    assert [line["microbatches"][0]["lengths"] for line in lines_of(tmp_path / "watched")[1:]] == [[1], [2], [3]]
+    assert [line["microbatches"][0]["lengths"] for line in lines_of(folder)[1:]] == [[1], [2], [3]]
 
 
-def test_a_step_without_microbatches_and_one_that_failed_are_no_steps(tmp_path):
-    watcher = odc_engine.Watcher(tmp_path / "watched")
-    watcher.step()
-    with pytest.raises(ValueError, match="mine"), watcher.microbatch([1]):
+def test_a_step_without_microbatches_and_one_that_failed_are_no_steps(folder, watched):
+    watched.step()
+    with pytest.raises(ValueError, match="mine"), watched.microbatch([1]):
         raise ValueError("mine")
-    with watcher.microbatch([2]):
+    with watched.microbatch([2]):
         pass
-    watcher.step()
-    watcher.close()
-    assert [[m["lengths"] for m in line["microbatches"]] for line in lines_of(tmp_path / "watched")[1:]] == [[[2]]]
+    watched.step()
+    assert [[m["lengths"] for m in line["microbatches"]] for line in steps_of(watched, folder)] == [[[2]]]
 
 
-RANKS = """
-import datetime, sys, time, torch.distributed as dist, odc_engine
-folder, store, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-for run in range(2):
+def of_two_ranks(rank, folder, run):
+    import torch.distributed as dist
+
     watcher = odc_engine.Watcher(folder)
     if rank == run:
         dist.barrier()  # the other one is first
@@ -238,20 +228,16 @@ for run in range(2):
     watcher.step()
     watcher.close()
     dist.barrier()
-"""
 
 
-def test_ranks_take_one_folder_and_one_name_whatever_earlier_runs_left(tmp_path):
+def test_ranks_take_one_folder_and_one_name_whatever_earlier_runs_left(pools, folder, tmp_path):
     """Of a run of one rank, say, whose folder only one of them would pass by."""
-    folder = tmp_path / "watched"
     looped(folder)
-    program = [sys.executable, "-c", RANKS, str(folder), str(tmp_path / "store")]
-    ranks = [subprocess.Popen([*program, str(rank)], cwd=ROOT) for rank in range(2)]
-    assert [rank.wait(120) for rank in ranks] == [0, 0]
-    names = []
-    for number in (2, 3):
-        first, second = (lines_of(tmp_path / f"watched-{number}", rank)[0]["run"] for rank in range(2))
-        assert first == second
-        names.append(first)
-    assert len({*names, lines_of(folder)[0]["run"]}) == 3
+    names = {lines_of(folder)[0]["run"]}
+    for run in range(2):
+        pools(2).run(of_two_ranks, folder, run)
+        one, other = (lines_of(tmp_path / f"watched-{run + 2}", rank)[0]["run"] for rank in range(2))
+        assert one == other
+        names.add(one)
+    assert len(names) == 3
     assert not (folder / "watch-rank1.jsonl").exists()
