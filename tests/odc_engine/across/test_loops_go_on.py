@@ -5,18 +5,17 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import work
-from own_loops import FULL, HYBRID, SGD, TIMEOUT, Loop, sharded, stock
+from own_loops import COUNTS, FULL, HYBRID, SGD, TIMEOUT, Loop, sharded, stock
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from odc_engine import OnDemand
 
 pytestmark = pytest.mark.slow
 
-MESHES = [HYBRID, FULL]
 STATES = ("model", "optimizer")
 
 
-@pytest.fixture(scope="module", params=MESHES)
+@pytest.fixture(scope="module", params=[HYBRID, FULL])
 def mesh(request):
     return request.param
 
@@ -26,22 +25,29 @@ def expected(machines, mesh):
     return machines(2, 2).run(stock, Loop(mesh))[0]
 
 
+def made(mesh):
+    model = sharded(mesh)
+    return model, SGD(model.parameters()), OnDemand(model, timeout=TIMEOUT)
+
+
+def minibatch(rank, number, model, optimizer, odc):
+    for m in range(COUNTS[number][rank]):
+        nets.loss(model, rank, m, number).backward()
+    odc.settle()
+    optimizer.step()
+    optimizer.zero_grad()
+    odc.publish()
+
+
 def two_at_once(rank, mesh):
     """Two models, each with its own OnDemand; a minibatch of one, then one of the other."""
-    models = [sharded(mesh) for _ in range(2)]
-    odcs = [OnDemand(model, timeout=TIMEOUT) for model in models]
-    optimizers = [SGD(model.parameters()) for model in models]
-    for number, counts in enumerate(Loop().counts):
-        for model, odc, optimizer in zip(models, odcs, optimizers, strict=True):
-            for m in range(counts[rank]):
-                nets.loss(model, rank, m, number).backward()
-            odc.settle()
-            optimizer.step()
-            optimizer.zero_grad()
-            odc.publish()
-    for odc in odcs:
+    both = [made(mesh) for _ in range(2)]
+    for number in range(len(COUNTS)):
+        for own in both:
+            minibatch(rank, number, *own)
+    for *_, odc in both:
         odc.close()
-    return [work.whole_parameters(model) for model in models]
+    return [work.whole_parameters(model) for model, *_ in both]
 
 
 def test_two_models_train_side_by_side(machines, mesh, expected):
@@ -50,45 +56,25 @@ def test_two_models_train_side_by_side(machines, mesh, expected):
             assert work.error(weights, expected[-1].weights) < 1e-6
 
 
-def closed_and_anew(rank, mesh):
-    """Stock evaluation in between."""
-    model, steps = sharded(mesh), []
-    optimizer = SGD(model.parameters())
-    for number, counts in enumerate(Loop().counts):
-        odc = OnDemand(model, timeout=TIMEOUT)
-        for m in range(counts[rank]):
-            nets.loss(model, rank, m, number).backward()
-        odc.settle()
-        optimizer.step()
-        optimizer.zero_grad()
-        odc.publish()
-        odc.close()
+def evaluated(rank, mesh, anew):
+    """On demand, as often as each process likes; or stock, behind a close() and before another OnDemand."""
+    model, optimizer, odc = made(mesh)
+    losses = []
+    for number in range(len(COUNTS)):
+        minibatch(rank, number, model, optimizer, odc)
+        if anew:
+            odc.close()
         with torch.no_grad():
-            steps.append(nets.loss(model, rank, 0, 77).item())
-    return steps, work.whole_parameters(model)
-
-
-def evaluated(rank, mesh):
-    """As often as each process likes, on demand."""
-    model, losses = sharded(mesh), []
-    odc = OnDemand(model, timeout=TIMEOUT)
-    optimizer = SGD(model.parameters())
-    for number, counts in enumerate(Loop().counts):
-        for m in range(counts[rank]):
-            nets.loss(model, rank, m, number).backward()
-        odc.settle()
-        optimizer.step()
-        optimizer.zero_grad()
-        odc.publish()
-        with torch.no_grad():
-            losses.append(max(nets.loss(model, rank, 0, 77).item() for _ in range(1 + rank)))
+            losses.append(max(nets.loss(model, rank, 0, 77).item() for _ in range(1 if anew else 1 + rank)))
+        if anew:
+            odc = OnDemand(model, timeout=TIMEOUT)
     odc.close()
     return losses, work.whole_parameters(model)
 
 
-@pytest.mark.parametrize("how", [closed_and_anew, evaluated])
-def test_weights_are_everywhere_after_each_step(machines, mesh, expected, how):
-    for rank, (losses, weights) in enumerate(machines(2, 2).run(how, mesh)):
+@pytest.mark.parametrize("anew", [False, True])
+def test_weights_are_everywhere_after_each_step(machines, mesh, expected, anew):
+    for rank, (losses, weights) in enumerate(machines(2, 2).run(evaluated, mesh, anew)):
         assert work.error(weights, expected[-1].weights) < 1e-6
         for loss, step in zip(losses, expected, strict=True):
             model = work.Case((1,)).fresh()
@@ -96,28 +82,14 @@ def test_weights_are_everywhere_after_each_step(machines, mesh, expected, how):
             assert loss == pytest.approx(nets.loss(model, rank, 0, 77).item(), rel=1e-5)
 
 
-def attached(mesh):
-    model = sharded(mesh)
-    odc, optimizer = OnDemand(model, timeout=TIMEOUT), SGD(model.parameters())
-    odc.attach(optimizer)
-    return model, odc, optimizer
-
-
-def minibatches(rank, model, optimizer, numbers):
-    for number in numbers:
-        for m in range(Loop().counts[number][rank]):
-            nets.loss(model, rank, m, number).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 def saved_and_loaded(rank, mesh, folder):
     """The first two minibatches, then the last two by another model that has loaded what was saved."""
-    model, odc, optimizer = attached(mesh)
-    minibatches(rank, model, optimizer, (0, 1))
+    model, optimizer, odc = made(mesh)
+    for number in (0, 1):
+        minibatch(rank, number, model, optimizer, odc)
     dcp.save(dict(zip(STATES, get_state_dict(model, optimizer), strict=True)), checkpoint_id=folder)
     odc.close()
-    model, odc, optimizer = attached(mesh)
+    model, optimizer, odc = made(mesh)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -125,7 +97,9 @@ def saved_and_loaded(rank, mesh, folder):
     states = dict(zip(STATES, get_state_dict(model, optimizer), strict=True))
     dcp.load(states, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=states["model"], optim_state_dict=states["optimizer"])
-    minibatches(rank, model, optimizer, (2, 3))
+    odc.publish()
+    for number in (2, 3):
+        minibatch(rank, number, model, optimizer, odc)
     odc.close()
     return work.whole_parameters(model)
 

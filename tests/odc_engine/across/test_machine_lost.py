@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from machine_pool import places
 from machines import Machines
-from own_loops import FULL, HYBRID, sharded
+from own_loops import sharded
 
 from odc_engine import OnDemand
 
@@ -22,9 +22,9 @@ PATIENCE = 4.0  # seconds that a silent peer is waited for
 LIMIT = 60.0  # seconds in which all have ended, on a loaded machine, too: torch's own patience is half an hour
 FAULTS = {
     "killed": lambda machines, number: machines.machines[number].kill(),
+    "patient": lambda machines, number: machines.machines[number].kill(),
     "stopped": lambda machines, number: machines.machines[number].stop(),
     "unplugged": lambda machines, number: machines.unplug(number),
-    "killed in a patient loop": lambda machines, number: machines.machines[number].kill(),
 }
 
 
@@ -66,51 +66,51 @@ PLACES = {
 }
 
 CASES = [
-    (HYBRID, "gather", "killed", 1),
-    (HYBRID, "push", "killed", 0),
-    (HYBRID, "publish", "killed", 1),
-    (HYBRID, "settle", "stopped", 0),
-    (HYBRID, "push", "unplugged", 1),
-    (HYBRID, "exchange", "killed", 0),
-    (HYBRID, "exchange", "stopped", 1),
-    (HYBRID, "exchange", "unplugged", 1),
-    (FULL, "gather", "killed", 0),
-    (FULL, "push", "killed", 1),
-    (FULL, "publish", "stopped", 0),
-    (FULL, "gather", "stopped", 1),
-    (FULL, "settle", "unplugged", 0),
-    (FULL, "push", "unplugged", 1),
-    (FULL, "push", "killed in a patient loop", 1),
+    tuple(row.split())
+    for row in """
+hybrid gather killed 1
+hybrid push killed 0
+hybrid publish killed 1
+hybrid settle stopped 0
+hybrid push unplugged 1
+hybrid exchange killed 0
+hybrid exchange stopped 1
+hybrid exchange unplugged 1
+full gather killed 0
+full push killed 1
+full publish stopped 0
+full gather stopped 1
+full settle unplugged 0
+full push unplugged 1
+full push patient 1
+""".strip().splitlines()
 ]
 
 
 @pytest.mark.drawn(6)
 @pytest.mark.parametrize(("mesh", "place", "fault", "machine"), CASES)
 def test_the_others_name_it_and_end(machines, tmp_path, mesh, place, fault, machine):
-    pool = machines(2, 2)
+    """`patient`: killed in a loop that would wait long for who is silent."""
+    pool, machine = machines(2, 2), int(machine)
     lost = (0, 1) if machine == 0 else (2, 3)
 
     def strike(made):
         FAULTS[fault](made, machine)
 
-    patience = 600.0 if "patient" in fault else PATIENCE
-    stopped = lost if fault == "stopped" else ()
-    how = {"fault": strike, "folder": tmp_path, "limit": LIMIT, "stopped": stopped}
-    fates = pool.fates(training, mesh, place, lost[1], patience, **how)
+    how = {"fault": strike, "folder": tmp_path, "limit": LIMIT, "stopped": lost if fault == "stopped" else ()}
+    fates = pool.fates(training, mesh, place, lost[1], 600.0 if fault == "patient" else PATIENCE, **how)
     assert pool.left == []
     survivors = [rank for rank in range(4) if rank not in lost]
-    for rank in survivors:
-        assert fates[rank].code not in (None, 0)
-        assert "PeerLost: device" in fates[rank].words
-    assert any(named(fates[rank].words) <= set(lost) for rank in survivors)
-    if fault.startswith("unplugged"):  # who is cut off has lost the others
-        for rank in lost:
-            assert fates[rank].code not in (None, 0)
-        assert any(named(fates[rank].words) <= set(survivors) for rank in lost)
+    assert any(named(fates[rank]) <= set(lost) for rank in survivors)
+    assert all(named(fates[rank]) for rank in survivors)
+    if fault == "unplugged":  # who is cut off has lost the others
+        assert all(fates[rank].code not in (None, 0) for rank in lost)
+        assert any(named(fates[rank]) <= set(survivors) for rank in lost)
 
 
-def named(words: str) -> set[int]:
-    told = re.search(r"PeerLost: devices? ([\d, ]+)", words)
+def named(fate) -> set[int]:
+    assert fate.code not in (None, 0)
+    told = re.search(r"PeerLost: devices? ([\d, ]+)", fate.words)
     assert told is not None
     return {int(device) for device in told[1].split(",")}
 

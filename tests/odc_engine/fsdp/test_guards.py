@@ -1,17 +1,12 @@
 """Each guard sees something that no other does: without it a habit that is refused goes on, or ends otherwise."""
 
 import contextlib
-from collections import Counter
 
 import pytest
-import torch
-import work
 from habits import EVERY
 from users import Habit, User, alone, follow, verdict
-from work import Case
 
-from odc_engine import OnDemand
-from odc_engine.fsdp.guards import every, published_weights
+from odc_engine.fsdp.guards import every
 from odcsim.errors import InputError
 
 
@@ -70,27 +65,3 @@ def test_a_guard_sees_what_it_is_for_and_nobody_else_does(pools, guard):
     assert came_to(pools, SEEN[guard], [guard, BREAKS]) == refused
     if guard != LETHAL:
         assert came_to(pools, SEEN[guard], [name for name in SEEN if name != guard]) != refused
-
-
-def compared(rank: int, microbatches: int, passes: int) -> list[int]:
-    """How often each unit's shard is compared in a minibatch and an evaluation of so many passes."""
-    case, usual, times = Case((microbatches, microbatches)), published_weights.bits, Counter()
-    model = work.shard(case, case.fresh())
-    odc = OnDemand(model)
-    published_weights.bits = lambda *shards: times.update([shards[1].data_ptr()]) or usual(*shards)
-    try:
-        work.minibatch(case, rank, model, odc)
-        odc.publish()
-        for _ in range(passes):
-            with torch.no_grad():
-                case.loss(model, rank, 0)
-        return sorted(times.values())
-    finally:
-        published_weights.bits = usual
-        odc.close()
-
-
-def test_shards_are_compared_once_in_a_forward_pass_and_not_in_backward(pools):
-    once, also, evaluated = (pools(2).run(compared, *how) for how in ((1, 0), (3, 0), (1, 2)))
-    assert once[0] == [1] * len(once[0])
-    assert also[0] == evaluated[0] == [3] * len(once[0])

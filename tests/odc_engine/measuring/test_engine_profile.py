@@ -12,7 +12,7 @@ from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, SLOWDOWN, SURVEY, TERM
 from odc_engine import backends
 from odc_engine.backends import gpus
 from odc_engine.job import check_job
-from odc_engine.measuring import beside_catalog, calibration, profile
+from odc_engine.measuring import beside_catalog, profile
 from odc_engine.measuring.profile import legs, measured, partial
 from odc_engine.measuring.survey import KEPT, Survey
 from odcsim import catalog, timeline
@@ -124,15 +124,6 @@ def test_legs_have_names_of_their_own_and_run_what_the_backend_can(backend, quic
         job = profile._job(survey, leg)
         assert (job.backend.name, job.recipe, job.emulate) == (backend, leg.recipe.sharded("full"), leg.emulate)
         assert job.recipe.recomputes == (not leg.name.startswith("kept"))
-
-
-def test_quick_runs_each_packing_on_many_devices_twice_and_few_of_them_alone():
-    """The fit's own rounds are whole. What is there for a ratio, or for its transfers, is not."""
-    runs = {leg.name: sum(sum(s.microbatches) for s in leg.file.schedules) for leg in legs(SURVEY)}
-    every = len(calibration.packings(SURVEY.most))
-    assert runs["compute-0"] + runs["compute-1"] == runs["compute-2"] + runs["compute-3"] == runs["kept-0"] == 2 * every
-    assert runs["collective-2"] == 2 * -(-every // 2)
-    assert runs["alone"] == -(-every // 4)
 
 
 def test_layers_that_keep_all_get_fewer_tokens_on_a_gpu():

@@ -1,7 +1,6 @@
 """The bandwidth command, and the two things about transfers that its figures rest on."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.cli import main
 from odc_engine.errors import EngineError
 from odc_engine.measuring import bandwidth as measure
-from odc_engine.measuring.ground import Bench, CpuGround, named, same, ways
+from odc_engine.measuring.ground import CpuGround, same, ways
 from odc_engine.memory.arena import CHUNK, Arena, UnitShape
 from odcsim import plots
 
@@ -53,37 +52,6 @@ def test_devices_on_gpus_get_queues_for_their_streams(monkeypatch, backend, give
     monkeypatch.setattr(measure.launch, "run", lambda *_, env: found.append(env) or 1)
     assert measure.rates(2, [SIZE], backends.measured()[backend]) == (1, [])
     assert found == [given]
-
-
-def test_a_way_moves_what_it_is_called_by(monkeypatch):
-    done = []
-
-    def note(what):
-        return lambda *_: done.append(what)
-
-    bench = object.__new__(Bench)
-    bench.ground = SimpleNamespace(ways=named(("copy",), "rival"), moved=SIZE, slow=1, copies=lambda *_: [note("copy")])
-    bench.count, bench.whole, bench.spare, bench.gradients = SIZE, None, None, None
-    bench.memory, bench.adds = [SimpleNamespace(meet=note("meet"))], True
-    bench.locked = SimpleNamespace(gather=note("gather"), push=note("add"))
-    bench.slots = SimpleNamespace(push=note("write"))
-    monkeypatch.setattr(Bench, "_all_gather", note("all-gather"))
-    monkeypatch.setattr(Bench, "_reduce_scatter", note("reduce-scatter"))
-    found = {}
-    for way, (move, _) in bench.ways().items():
-        done.clear()
-        move()
-        found[way] = " ".join(done)
-    assert found == {
-        "copy": "copy",
-        "gather": "gather",
-        "gather, lockstep": "meet gather",
-        "gather, rival": "all-gather",
-        "push, locked": "add",
-        "push, slots": "write",
-        "push, lockstep": "meet add",
-        "push, rival": "reduce-scatter",
-    }
 
 
 def test_a_wrong_sum_is_no_measurement():

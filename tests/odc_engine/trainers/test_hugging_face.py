@@ -68,26 +68,6 @@ def test_devices_run_unlike_numbers_of_microbatches_and_one_none(pools, tmp_path
         assert trained.column("loss") == pytest.approx(losses, rel=1e-5)
 
 
-def means(rank, folder):
-    """Losses that are means over a microbatch's samples, in microbatches of two samples and of one."""
-    changed = {"max_steps": 2, "optim": "sgd", "learning_rate": 0.5, "per_device_train_batch_size": 3}
-    found = []
-    for kind in KINDS:
-        trainer = trainer_of(kind, rank, folder, samples=6, gradient_accumulation_steps=1, **changed)
-        trainer.model_accepts_loss_kwargs = False
-        trainer.train_dataset.texts = [(text * 9)[:30] for text in trainer.train_dataset.texts]
-        trainer.max_tokens = 60
-        trainer.train()
-        found.append(outcome(trainer))
-    return found
-
-
-def test_a_mean_loss_weighs_what_its_samples_weigh(pools, tmp_path):
-    for stock, on_demand in both(pools, means, tmp_path):
-        assert stock.furthest(on_demand) < 1e-6
-        assert on_demand.column("loss") == pytest.approx(stock.column("loss"), rel=1e-5)
-
-
 def interrupted(rank, folder):
     """A callback fails in the middle of training on all devices; what follows is stock training of the same model."""
 

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from datasets import Dataset
 from tiny_trainers import DDP, Texts, arguments, both, collate, in_order, llama, outcome, words
 from transformers import Trainer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
@@ -124,8 +125,6 @@ def finetuned(rank, folder, changed):
     for watched in (False, True):
         usual = {"bf16": False, "max_length": None, "dataset_kwargs": {"skip_prepare_dataset": True}}
         own = arguments(rank, folder / "out", SFTConfig, **usual | changed)
-        from datasets import Dataset
-
         texts = Dataset.from_list([Texts(24)[i] for i in range(24)])
         trainer = SFTTrainer(model=llama(), args=own, train_dataset=texts, processing_class=words())
         if watched:
@@ -156,36 +155,23 @@ class Referring(in_order(Trainer)):
         return super().compute_loss(model, inputs, **more)
 
 
-def referring(rank, folder, _):
-    trainer = Referring(model=llama(), args=arguments(rank, folder / "out", max_steps=3), **DATA)
+def other(rank, folder, prefers):
+    """A loss that asks its own model first; a preference, of which a reference model reads both texts, too."""
+    if prefers:
+        rows = [{"prompt": "1 2 3", "chosen": "4 " * (2 + i % 5), "rejected": "5 " * (3 + i % 7)} for i in range(24)]
+        own = arguments(rank, folder / "out", DPOConfig, bf16=False, max_steps=2)
+        data = {"train_dataset": Dataset.from_list(rows), "processing_class": words(), "ref_model": llama()}
+        trainer = DPOTrainer(model=llama(), args=own, **data)
+    else:
+        trainer = Referring(model=llama(), args=arguments(rank, folder / "out", max_steps=2), **DATA)
     trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
     trainer.train()
 
 
-def test_a_pass_forward_without_a_trace_is_none_of_a_microbatch(pools, tmp_path):
-    both(pools, referring, tmp_path, None)
+@pytest.mark.parametrize(("prefers", "texts"), [(False, 2), (True, 4)])
+def test_a_pass_forward_without_a_trace_is_none_of_a_microbatch(pools, tmp_path, prefers, texts):
+    both(pools, other, tmp_path, prefers)
     steps_are_whole(tmp_path / "watched")
     for rank in range(2):
         steps = steps_of(tmp_path / "watched", rank)[1:]
-        assert [[len(m["lengths"]) for m in step["microbatches"]] for step in steps] == [[2, 2]] * 3
-
-
-def preferred(rank, folder, _):
-    from datasets import Dataset
-
-    rows = [{"prompt": "1 2 3", "chosen": "4 " * (2 + i % 5), "rejected": "5 " * (3 + i % 7)} for i in range(24)]
-    own = arguments(rank, folder / "out", DPOConfig, bf16=False, max_steps=2)
-    trainer = DPOTrainer(
-        model=llama(), ref_model=llama(), args=own, train_dataset=Dataset.from_list(rows), processing_class=words()
-    )
-    trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
-    trainer.train()
-
-
-def test_a_preference_is_two_texts_in_one_microbatch(pools, tmp_path):
-    """The reference model reads both, and learns nothing."""
-    both(pools, preferred, tmp_path, None)
-    steps_are_whole(tmp_path / "watched")
-    for rank in range(2):
-        steps = steps_of(tmp_path / "watched", rank)[1:]
-        assert [[len(m["lengths"]) for m in step["microbatches"]] for step in steps] == [[4, 4], [4, 4]]
+        assert [[len(m["lengths"]) for m in step["microbatches"]] for step in steps] == [[texts] * 2] * 2
