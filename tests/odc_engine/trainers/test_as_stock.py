@@ -90,11 +90,11 @@ WAYS = {
     "fsdp's checkpointing": Way(changed={"fsdp_config": FSDP | {"activation_checkpointing": True}}, where=ON_DEMAND),
     "whole after forward": Way(changed={"fsdp_config": FSDP | {"reshard_after_forward": False}}, where=ON_DEMAND),
     "reduced in each microbatch": Way(changed=REDUCED, where=EVERYWHERE[1:]),
-    "SFT": Way("SFTTrainer"),
+    "SFT": Way("SFTTrainer", {"max_steps": 20}),
     "SFT of adapters": Way("SFTTrainer", more=LORA, where=ON_DEMAND),
     "SFT without padding": Way("SFTTrainer", {"padding_free": True}, where=ON_DEMAND),
     "SFT, evaluated": Way("SFTTrainer", EVALUATED | {"gradient_checkpointing": True}, where=ON_DEMAND, tells=OF_SFT),
-    "DPO": Way("DPOTrainer", {"max_steps": 8}, tells=OF_DPO),
+    "DPO": Way("DPOTrainer", {"max_steps": 20}, tells=OF_DPO),
     "DPO of adapters": Way("DPOTrainer", {"max_steps": 8}, LORA, ON_DEMAND, tells=OF_DPO),
     "DPO, length-normalized": Way("DPOTrainer", {"loss_type": "sigmoid_norm"}, where=ON_DEMAND, tells=OF_DPO),
 }

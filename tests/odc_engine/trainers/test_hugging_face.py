@@ -198,3 +198,15 @@ def test_a_microbatch_without_memory_is_run_in_halves(pools, tmp_path):
     for stock, on_demand, _ in every:
         assert stock.furthest(on_demand) < 1e-6
         assert on_demand.column("loss") == pytest.approx(stock.column("loss"), rel=1e-5)
+
+
+def test_accelerates_file_takes_no_keys_but_its_own(tmp_path):
+    """So it can turn FSDP2 on, and nothing else of ours."""
+    from accelerate.commands.config.config_args import ClusterConfig
+
+    usual = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: 'no'\nuse_cpu: true\n"
+    (tmp_path / "own.yaml").write_text(usual := usual + "debug: false\nfsdp_config:\n  fsdp_version: 2\n")
+    assert ClusterConfig.from_yaml_file(str(tmp_path / "own.yaml")).fsdp_config == {"fsdp_version": 2}
+    (tmp_path / "ours.yaml").write_text(usual + "on_demand: true\n")
+    with pytest.raises(ValueError, match="on_demand"):
+        ClusterConfig.from_yaml_file(str(tmp_path / "ours.yaml"))
