@@ -153,6 +153,11 @@ def test_a_timeline_comes_back(setting, balancer, folder):
     timelines.write(line, folder / "t.npz")
     back = timelines.read(folder / "t.npz")
     assert back.about == line.about
+    for minibatch in range(len(line.samples)):
+        block, place = back.block_of(minibatch)
+        assert block.minibatches[place] == minibatch
+    with pytest.raises(InputError):
+        back.block_of(len(line.samples))
     pairs = [(getattr(back, name), getattr(line, name)) for name in ("samples", "tokens")]
     for one, other in zip(back.blocks, line.blocks, strict=True):
         assert one.program == other.program

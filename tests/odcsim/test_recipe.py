@@ -18,7 +18,7 @@ from odcsim.cost import Cost
 from odcsim.decide.asking import ask
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation
-from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, fields_of, flag, flags, recipe_of
+from odcsim.recipe import CHOICES, RECOMPUTE, SEARCHED, USUAL, Recipe, fields_of, flag, flags, recipe_of
 from odcsim.recipe_flags import add_recipe, chosen
 from odcsim.support.command import Parser
 
@@ -167,6 +167,7 @@ def test_every_field_says_of_itself_what_the_command_line_needs():
         assert choice.flag or not choice.help
         assert not choice.values or choice.usual in choice.values
         assert not choice.compared or choice.values
+    assert set(SEARCHED) == {"recompute", "sharding"}  # by an advice
 
 
 SAID = {  # by flags, those of before among them; as words of files and of Python; and as files always had it

@@ -187,9 +187,9 @@ def surer(trace: Values, file: Values) -> str:
     return f"simulate is less sure than compare, {wider}" if wider else ""
 
 
-def says_what_was_asked(question: Question) -> Iterator[str]:
+def says_what_was_asked(question: Question, doors: Sequence[str] = ("compare", "rl", "advise")) -> Iterator[str]:
     """Every door's JSON repeats the question, and names what was held fixed and the command that searches it."""
-    for door in ("compare", "break-even", "rl", "advise"):
+    for door in doors:
         if found := answered(door, question):
             inputs, held = found.get("inputs", {}), found.get("held_fixed", {})
             yield contradiction(f"{door}, seed", question.seed, inputs.get("seed"))
@@ -335,6 +335,7 @@ def as_break_even(question: Question) -> Question:
 
 def breaks_even_as_compared(question: Question) -> Iterator[str]:
     """A lead is said where the rows of both sides fit."""
+    yield from says_what_was_asked(question, ["break-even"])
     if told := answered("compare", as_break_even(question)):
         rows = by_pair(told["rows"])
         best = {side: min(rows[name, side]["makespan_seconds"] for name in names) for side, names in SIDES.items()}
