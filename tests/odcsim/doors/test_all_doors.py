@@ -3,6 +3,7 @@
 A law yields what contradicts it of a question, and an empty line for each thing that it found in order.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -34,6 +35,7 @@ ALONE = (  # of a row, what it says by itself
     "microbatches", "fidelity",
 )  # fmt: skip
 ENDS = ("model_low", "model_high", "gpu_hours_low", "gpu_hours_high")
+MANY = 150 if "THOROUGH" in os.environ else 60  # questions
 FEW = 3  # questions to break-even in the default run
 
 
@@ -47,7 +49,7 @@ def folder():
         yield path
 
 
-@pytest.fixture(scope="module", params=[25, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[25, pytest.param(MANY, marks=pytest.mark.slow)])
 def questions(request) -> list[Question]:
     """Few are on at most 16 devices: more take seconds."""
     if request.param > 25:

@@ -3,6 +3,7 @@
 GPUs are made for the questions: they have what the longest sample alone would need, or a little more or less.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,9 @@ def folder():
         yield path
 
 
-@pytest.fixture(scope="module", params=[8, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=[8, pytest.param(80 if "THOROUGH" in os.environ else 30, marks=pytest.mark.slow)]
+)
 def edges(request) -> list[Edge]:
     return drawn(request.param, seed=request.param)
 
