@@ -201,7 +201,8 @@ def _savings(comparison: Comparison, reply: Basis) -> str:
     """Dollars of a whole run stand beside its hours, in a sentence of its own."""
     before, after = (comparison.spent(row) for row in (reply.reference, reply.chosen))
     run = comparison.whole_run is not None
-    words = f"The whole run takes {spent_hours(after)}" if run else f"{comparison.basis} take {spent_hours(after)}"
+    takes = "takes" if comparison.setting.minibatches == 1 else "take"
+    words = f"The whole run takes {spent_hours(after)}" if run else f"{comparison.basis} {takes} {spent_hours(after)}"
     if reply.chosen is reply.reference or reply.balanced is not None:
         return f"{words}."
     words += f" instead of {hours(before.gpu_hours)}"
