@@ -1,0 +1,308 @@
+"""Answers asked in Python: what the command says, their records, what they show in short, and what they refuse."""
+
+import csv
+import io
+import json
+from math import inf
+
+import numpy as np
+import pytest
+
+import odcsim
+from odcsim.cli import main
+from odcsim.decide.answer import NOTABLE
+from odcsim.decide.sweeps.columns import KINDS
+from odcsim.support import tables
+
+RNG = np.random.default_rng(5)
+LENGTHS = np.minimum(RNG.lognormal(7.0, 0.8, 200), 6000).astype(np.int64) + 1
+GROUPS = np.repeat(np.arange(50), 4)
+NAME = "<script>alert(1)</script>"
+TRACE = odcsim.Trace(NAME, LENGTHS, group=GROUPS, origin="made & counted")
+MODEL = "qwen3-0.6b"
+USUAL = {
+    "compare": {"gpu": "a100", "devices": 2, "minibatch": 4, "minibatches": 2, "max_tokens": 9000},
+    "advise": {"gpus": ["h100"], "devices": [3, 4], "global_batch": 16, "minibatches": 3},
+    "break-even": {"gpu": "a100", "devices": 2, "minibatch": 2, "max_tokens": 9000},
+    "rl": {"gpu": "h100", "devices": 2, "prompts": 8, "rollouts": 4, "steps": 2, "max_tokens": 8000},
+}
+DOORS = {
+    "compare": lambda trace, model, **words: odcsim.compare(odcsim.ask(trace, model, **words)),
+    "advise": odcsim.advise,
+    "break-even": odcsim.break_even,
+    "rl": odcsim.rl,
+}
+
+
+MORE = [
+    ("compare", {}),
+    ("compare", {"price": 2.0, "epochs": 3.0}),
+    ("advise", {"price": {"h100": 2.5}, "gpus": ("h100",), "devices": "8,5", "deadline": "90s", "truncate": 4096}),
+    ("advise", {"price": "h100=$2.5", "gpus": "h100", "deadline": 40, "epochs": 0.5, "trainer": "trl"}),
+    ("advise", {"price": "2", "devices": 4, "in_order": True, "lora": 16}),
+    ("break-even", {"recompute": "none", "seed": 1}),
+    ("rl", {"updates": 2, "forward_passes": 0, "critic": True, "generation_seconds": "3min", "reshard": False}),
+    ("rl", {"forward_passes": 3, "critic": False, "generation_seconds": 12.5, "recompute": "none"}),
+]
+
+
+def flags(words):
+    for name, value in words.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "reshard":
+            yield "--no-reshard"
+        elif value is True:
+            yield flag
+        elif value is not False:
+            if isinstance(value, dict):
+                value = [f"{one}={of}" for one, of in value.items()]
+            yield from (flag, ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lengths") / "rollouts.csv"
+    lines = (f"{length},{group}" for length, group in zip(LENGTHS, GROUPS, strict=True))
+    path.write_text("length,group\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def found():
+    priced = {"compare": {"price": 2.0, "epochs": 3}, "advise": {"price": 2.0}, "rl": {"generation_seconds": 12.5}}
+    return {door: DOORS[door](TRACE, MODEL, **USUAL[door], **priced.get(door, {})) for door in DOORS}
+
+
+@pytest.mark.parametrize(("door", "words"), MORE)
+def test_python_says_what_the_command_says(door, words, file, capsys):
+    asked = USUAL[door] | words
+    assert main([door, str(file), "--model", MODEL, *flags(asked), "--json"]) == 0
+    answer = DOORS[door](file, MODEL, **asked)
+    assert json.loads(json.dumps(answer.as_json())) == json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("door", ["compare", "rl"])
+def test_what_the_command_prints_has_its_sentences(door, file, capsys):
+    assert main([door, str(file), "--model", MODEL, *flags(USUAL[door])]) == 0
+    printed = capsys.readouterr().out
+    assert all(sentence in printed for sentence in DOORS[door](file, MODEL, **USUAL[door]).sentences())
+
+
+def test_csv_is_its_records(file, capsys):
+    words = USUAL["compare"] | {"price": 2.0, "epochs": 3.0}
+    assert main(["compare", str(file), "--model", MODEL, *flags(words), "--csv"]) == 0
+    texts = [
+        {k: "" if v is None else str(v) for k, v in one.items()}
+        for one in DOORS["compare"](file, MODEL, **words).records()
+    ]
+    assert list(csv.DictReader(io.StringIO(capsys.readouterr().out))) == texts
+
+
+def test_lengths_may_be_given_themselves(file):
+    read, given_ = (odcsim.advise(trace, MODEL, **USUAL["advise"]) for trace in (file, LENGTHS.tolist()))
+    assert [one.as_json() for one in given_.offers] == [one.as_json() for one in read.offers] != []
+
+
+def test_records_hold_every_figure_of_the_rows(found):
+    comparison, told = found["compare"], found["compare"].as_json()
+    for one, row in zip(comparison.records(), comparison.rows, strict=True):
+        assert tables.flat(row.as_json()).items() <= one.items()
+        assert one["max_tokens"] == comparison.setting.limit
+    assert [one["run.dollars"] for one in comparison.records()] == [row["dollars"] for row in told["run"]["rows"]]
+    assert found["advise"].records() == [tables.flat(row) for row in found["advise"].as_json()["rows"]]
+    rl = found["rl"]
+    assert rl.records() == rl.as_json()["rows"] == [rl.row(r["dealt"], r["run"]).as_json() for r in rl.records()]
+    curves = found["break-even"]
+    assert len(curves.records()) == sum(len(curve.spots) for curve in curves.curves)
+    for one in curves.records():
+        assert (one["value"], one["lead"]) in [(s.value, s.lead) for s in curves.curve(one["changed"]).spots]
+        assert one["pays"] == (None if one["lead"] is None else one["lead"] >= NOTABLE)
+    assert {one["label"] for one in curves.records() if one["here"]} <= {curve.here for curve in curves.curves}
+    for answer in found.values():
+        assert not any(isinstance(value, dict | list | tuple) for one in answer.records() for value in one.values())
+
+
+def test_answers_are_shown_in_short(found):
+    rows = {
+        "compare": len(found["compare"].rows),
+        "advise": len(found["advise"].offers) + len(found["advise"].refused),
+        "break-even": len(found["break-even"].curves),
+        "rl": len(found["rl"].rows),
+    }
+    for door, answer in found.items():
+        assert "\n" not in repr(answer)
+        shown = answer._repr_html_()
+        assert shown.count("<tr>") == 1 + rows[door]
+        assert "<script>" not in shown
+    few = odcsim.compare(found["compare"].setting, among=[("lb-micro", "collective")])
+    assert few._repr_html_().count("<tr>") == 2
+    setting = found["compare"].setting
+    assert "made &amp; counted" in setting.trace._repr_html_()
+    assert "<script>" not in setting._repr_html_() + setting.trace._repr_html_()
+
+
+def test_of_nothing_that_runs_nothing_is_recorded():
+    none = odcsim.advise(TRACE, "llama-3.1-70b", gpus="a100", devices=2, global_batch=16, minibatches=2)
+    assert (none.records(), none._repr_html_().count("<tr>")) == ([], 2)
+    unfit = odcsim.break_even(TRACE, "llama-3.1-70b", gpu="a100", devices=2, minibatch=2)
+    assert unfit.ways_out
+    assert unfit.regrets == ()
+
+
+GPUS = ("gpus", [[], 3, "h10"])
+WRONG = {
+    "advise": [
+        GPUS,
+        ("devices", [0, [8, 8.5], "8,x", []]),
+        ("global_batch", [None, 4000]),
+        ("deadline", [0, "soon"]),
+        ("budget", [5, -1]),
+        ("price", [-1, True, {"h100": "x"}, {"a100": 1}, "h100=2,3"]),
+        ("epochs", [0]),
+        ("offload", [3]),
+    ],
+    "break-even": [("devices", [0, 2.5, "two", inf]), ("gpu", [None]), ("recompute", ["ful"]), ("global_batch", [16])],
+    "rl": [
+        ("prompts", [0]),
+        ("rollouts", [2.5]),
+        ("updates", [3]),
+        ("forward_passes", [4]),
+        ("critic", ["yes"]),
+        ("generation_seconds", ["long", -1]),
+        ("gpu", [None]),
+        ("devices", [0]),
+    ],
+}
+WRONGS = [(door, name, value) for door, some in WRONG.items() for name, values in some for value in values]
+
+
+@pytest.mark.parametrize(("door", "name", "value"), WRONGS)
+def test_a_wrong_word_is_refused_in_one_line(door, name, value):
+    with pytest.raises(odcsim.InputError) as refused:
+        DOORS[door](TRACE, MODEL, **USUAL[door] | {name: value})
+    assert "\n" not in str(refused.value)
+    assert "--" not in str(refused.value)
+
+
+@pytest.mark.parametrize("door", ["advise", "break-even", "rl"])
+def test_what_it_does_not_take_is_no_argument(door):
+    for word in ("nothing_of_it", {"advise": "recompute", "break-even": "price", "rl": "minibatch"}[door]):
+        with pytest.raises(TypeError):
+            DOORS[door](TRACE, MODEL, **USUAL[door], **{word: 2})
+
+
+def test_rows_and_curves_that_are_not_there_are_refused(found):
+    for row in (("lb-mini", "on-demnd"), ("packd", "collective"), ("packed", "on-demand"), (None, None)):
+        with pytest.raises(odcsim.InputError):
+            found["rl"].row(*row)
+    with pytest.raises(odcsim.InputError):
+        found["break-even"].curve("netwrk")
+
+
+# A grid.
+
+GRID = {
+    "trace": "lognormal:median=800,sigma=0.8,max=4000",
+    "model": MODEL,
+    "gpu": "a100",
+    "devices": [2, 4],
+    "minibatch": 4,
+    "minibatches": 2,
+    "max_tokens": [4000, 100],
+    "balancer": ["lb-micro", "lb-mini"],
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return odcsim.sweep(GRID)
+
+
+def test_its_records_have_the_columns_of_every_table(rows):
+    assert all(list(one) == list(KINDS) for one in rows.records())
+    assert [{n: v for n, v in one.items() if v is not None} for one in rows.records()] == rows
+    assert "\n" not in repr(rows)
+    shown = rows._repr_html_()
+    assert shown.count("<tr>") == 1 + len(rows)
+    assert all(f'<th scope="col">{name}</th>' in shown for name in ("devices", "max_tokens", "speedup", "refused"))
+    assert '<th scope="col">model</th>' not in shown
+
+
+# A fit.
+
+RUN = {"gpu": "h100", "devices": 4, "minibatch": 8, "max_tokens": 8192, "minibatches": 20}
+SPEC = "lognormal:median=900,sigma=0.5,max=4096"
+FITS = {
+    "microbatches": ("microbatches.csv", {"model": MODEL, "gpu": "h100", "recompute": "none"}),
+    "steps": ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN}),
+    "way": ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "sync": "on-demand", "balancer": "lb-mini"}),
+    "rate": (None, {"trace": SPEC, "model": MODEL, **RUN, "measured_tokens_per_second": 40_000.0}),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    home = tmp_path_factory.mktemp("measured")
+    rng = np.random.default_rng(0)
+    lines = ["lengths,seconds"]
+    for _ in range(60):
+        lengths = rng.integers(100, 4000, 3)
+        lines.append(f"{';'.join(map(str, lengths))},{0.01 + 2e-5 * lengths.sum() + 1e-9 * (lengths**2).sum()}")
+    (home / "microbatches.csv").write_text("\n".join(lines) + "\n")
+    seconds = rng.normal(0.9, 0.01, 30)
+    steps = [{"step": n, "seconds": float(s), "tokens": 32_000} for n, s in enumerate(seconds, 1)]
+    (home / "steps.jsonl").write_text("\n".join(map(json.dumps, steps)) + "\n")
+    return home
+
+
+@pytest.mark.parametrize("case", FITS)
+def test_a_fit_says_and_writes_what_the_command_does(case, folder, tmp_path, capsys):
+    name, words = FITS[case]
+    sources = [] if name is None else [str(folder / name)]
+    mine, its = tmp_path / "mine.json", tmp_path / "its.json"
+    assert main(["fit", *sources, *flags(words), "-o", str(its)]) == 0
+    told = capsys.readouterr().out
+    found = odcsim.fit(*sources, **words, output=mine)
+    assert mine.read_bytes() == its.read_bytes()
+    assert "\n".join([*found.sentences(), f"{its}: {found.profile.origin}\n"]) == told
+    assert "\n" not in repr(found)
+    assert found._repr_html_().count("<tr>") == 1 + len(found.lines)
+    if case == "microbatches":
+        asked = {"gpu": None, "profile": str(mine), "devices": 1, "minibatch": 2, "recompute": "none"}
+        assert odcsim.ask([500, 700], MODEL, **asked).cost.profile == found.profile
+
+
+def test_a_fit_takes_lengths_themselves_and_writes_nothing(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lengths = np.random.default_rng(2).integers(100, 4000, 500)
+    assert odcsim.fit(folder / "steps.jsonl", trace=lengths, model=MODEL, **RUN).good
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        ([], {}),
+        (3, {}),
+        ("nowhere.csv", {"model": MODEL, "gpu": "h100"}),
+        ("nowhere.csv", {"trace": SPEC}),
+        (".", {"trace": SPEC}),
+        ("microbatches.csv", {}),
+        ("microbatches.csv", {"model": MODEL, "gpu": "h100", "seed": 3}),
+        ("steps.jsonl", {"model": MODEL}),
+        ("steps.jsonl", {"measured_tokens_per_second": 5}),
+        ([], {"measured_tokens_per_second": -1}),
+        ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "sync": "none"}),
+        ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "balancer": "lb-mni"}),
+        ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "devices": 0}),
+        ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "balancer": "lb-mini"}),  # whose counts are free
+        ("microbatches.csv", {"model": MODEL, "gpu": "h100", "output": "microbatches.csv"}),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_and_writes_nothing(folder, monkeypatch, sources, words):
+    monkeypatch.chdir(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(odcsim.InputError) as refused:
+        odcsim.fit(sources, **{"output": "p.json", **words})
+    assert "--" not in str(refused.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
