@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+import odcsim
+from odcsim import profile as profiles
 from odcsim.cli import build_parser
+from odcsim.decide import calibrate
 from odcsim.decide.sweeps import keys
 from odcsim.decide.sweeps.grid import grid_of
 from odcsim.decide.sweeps.keys import ALL, CASE, RECIPE, ROWS
@@ -34,13 +37,7 @@ def test_cases_are_sweeps_of_their_own_with_what_all_share():
         ("a100", 2, None),
         ("a100", 4, None),
     ]
-
-
-def test_a_point_that_is_said_twice_is_one():
-    assert len(asked(SMALL | {"devices": [2, 4, 2]})) == 2
-
-
-def test_numbers_are_read_as_people_write_them():
+    assert len(asked(SMALL | {"devices": [2, 4, 2]})) == 2  # a point that is said twice is one
     [one] = asked(SMALL | {"max_tokens": "16Ki", "price": "$1.3"})
     assert (one["max_tokens"], one["price"]) == (16384, 1.3)
 
@@ -80,41 +77,6 @@ def test_what_is_not_said_is_what_compare_takes():
     assert {name: one[name] for name in one if name not in keys.USUAL} == recipe_of(chosen(args)).inputs()
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"devises": 2}, "grid: unknown key 'devises'; did you mean 'devices'?"),
-        ({"devices": 0}, "grid: devices is 0; expected a whole number from 1 to 999999999999"),
-        ({"devices": [2, "many"]}, "grid: devices[1]: 'many' is not a whole number from 1, such as 4096 or 16k"),
-        ({"devices": []}, "grid: devices has no value; give one, or leave it out"),
-        ({"model": "qwen3-9b"}, "grid: model: unknown model 'qwen3-9b'"),
-        ({"gpu": ["a100", "h1000"]}, "grid: gpu[1]: unknown GPU 'h1000'"),
-        ({"trace": "longaling"}, "grid: trace: no trace is called 'longaling'; did you mean 'longalign'"),
-        ({"cluster": "no.toml"}, "grid: cluster: no.toml: no such file"),
-        ({"whole": "yes"}, "grid: whole is 'yes'; expected true or false"),
-        ({"price": -1}, "grid: price is -1; expected a number from 0"),
-        ({"epochs": 0}, "grid: epochs is 0; expected a number above 0"),
-        ({"recompute": "some"}, "grid: recompute is 'some'; one of full, operators, layers, none"),
-        ({"balancer": "best"}, "grid: balancer is 'best'; one of native, "),
-        ({"global_batch": 8}, "grid: both minibatch and global_batch; one says the other: leave one out"),
-        ({"case": [{"sync": "collective"}]}, "grid: a case has sync; say it once, above all cases"),
-        ({"case": {"gpu": "h100"}}, "grid: case is {'gpu': 'h100'}; expected a list"),
-        ({"devices": list(range(1, 1002)), "seed": list(range(1000))}, "grid: has more than 1,000,000 points"),
-    ],
-)
-def test_a_mistake_is_told_in_one_line_with_its_key(change, told):
-    with pytest.raises(InputError) as error:
-        grid_of(SMALL | change)
-    assert str(error.value).startswith(told)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("missing", ["trace", "model", "gpu", "devices", "minibatch"])
-def test_what_a_grid_must_say_is_asked_for(missing):
-    with pytest.raises(InputError, match=rf"^grid: no {missing}.*; add it, as in: {missing} = "):
-        grid_of({key: value for key, value in SMALL.items() if key != missing})
-
-
 @pytest.fixture
 def lengths(tmp_path):
     path = tmp_path / "mine.csv"
@@ -127,21 +89,70 @@ def key_of(grid) -> str:
     return point.key
 
 
-def test_a_point_is_known_by_its_content(lengths):
+def test_a_point_is_known_by_its_content(lengths, tmp_path):
     before = key_of(SMALL | {"trace": str(lengths)})
     assert key_of(SMALL | {"trace": str(lengths)}) == before
     assert key_of(SMALL | {"trace": str(lengths), "price": 2}) != before
     assert key_of(SMALL | {"trace": str(lengths), "sync": "collective"}) != before
     lengths.write_text(lengths.read_text().replace("20\n", "21\n"))
     assert key_of(SMALL | {"trace": str(lengths)}) != before
+    gpu, ours = tmp_path / "ours.toml", set()
+    for more in ("", "matmul_tflops = 500\n"):  # the figures behind its names
+        gpu.write_text(f'like = "h100"\nmemory_gb = 96\n{more}')
+        ours.add(key_of(SMALL | {"gpu": str(gpu)}))
+    assert len(ours) == 2
 
 
-def test_a_point_knows_the_figures_behind_its_names(tmp_path):
-    (tmp_path / "ours.toml").write_text('like = "h100"\nmemory_gb = 96\n')
-    grid = SMALL | {"gpu": str(tmp_path / "ours.toml")}
-    before = key_of(grid)
-    (tmp_path / "ours.toml").write_text('like = "h100"\nmemory_gb = 96\nmatmul_tflops = 500\n')
-    assert key_of(grid) != before
+def test_who_sees_another_odcsim_or_other_lengths_is_refused(lengths, monkeypatch):
+    [point] = grid_of(SMALL | {"trace": str(lengths)}).points
+    point.check()
+    with monkeypatch.context() as patch:
+        patch.setattr("odcsim.decide.sweeps.point.__version__", "another")
+        with pytest.raises(InputError):
+            point.check()
+    lengths.write_text("length\n5\n6\n7\n8\n")
+    trace.cache_clear()  # as in a worker that has not read it yet
+    with pytest.raises(InputError):
+        point.check()
+
+
+WRONG = {
+    "devises": [2],
+    "devices": [0, [2, "many"], []],
+    "model": ["qwen3-9b"],
+    "gpu": [["a100", "h1000"]],
+    "trace": ["longaling"],
+    "cluster": ["no.toml"],
+    "whole": ["yes"],
+    "price": [-1],
+    "epochs": [0],
+    "recompute": ["some"],
+    "balancer": ["best"],
+    "global_batch": [8],
+    "case": [[{"sync": "collective"}], {"gpu": "h100"}],
+}
+MANY = {"devices": list(range(1, 1002)), "seed": list(range(1000))}
+CHANGES = [SMALL | {key: value} for key, values in WRONG.items() for value in values] + [SMALL | MANY]
+MISSING = [{key: SMALL[key] for key in SMALL if key != missing} for missing in SMALL]
+
+
+@pytest.mark.parametrize("grid", [*CHANGES, *MISSING, "nowhere.toml"])
+def test_a_mistake_is_told_in_one_line(grid):
+    with pytest.raises(InputError) as error:
+        grid_of(grid)
+    assert "\n" not in str(error.value)
+
+
+def test_a_profile_measured_by_a_trainer_holds_at_every_point(tmp_path, monkeypatch):
+    """What nobody chose is as it was measured."""
+    monkeypatch.chdir(tmp_path)
+    run = SMALL | {"model": "qwen3-0.6b", "gpu": "h100", "minibatches": 4}
+    measured = calibrate.Simulated(odcsim.ask(**run, trainer="trl"), ("native", "collective"))
+    profiles.write(calibrate.by_rate(measured, 20_000.0).profile(), "mine.json")
+    found = odcsim.sweep(run | {"profile": "mine.json", "balancer": "lb-mini", "sync": "on-demand"})[0]
+    one = odcsim.ask(**run, profile="mine.json")
+    assert found["stack"] == one.cost.recipe.kernels.stack == "plain"
+    assert found["gpu_hours"] == odcsim.compare(one).row("lb-mini", "on-demand").gpu_hours
 
 
 def test_files_are_looked_for_beside_the_grid(lengths, tmp_path, monkeypatch):
@@ -153,19 +164,3 @@ def test_files_are_looked_for_beside_the_grid(lengths, tmp_path, monkeypatch):
     grid = grid_of(tmp_path / "grid.toml")
     assert grid.files == [str(lengths), "a100", "tiny"]
     assert grid.points[0].setting().trace.size == 64
-
-
-def test_who_sees_another_odcsim_is_refused(monkeypatch):
-    [point] = grid_of(SMALL).points
-    point.check()
-    monkeypatch.setattr("odcsim.decide.sweeps.point.__version__", "another")
-    with pytest.raises(InputError, match="has other content on the worker; workers need the same odcsim"):
-        point.check()
-
-
-def test_who_sees_other_lengths_is_refused(lengths):
-    [point] = grid_of(SMALL | {"trace": str(lengths)}).points
-    lengths.write_text("length\n5\n6\n7\n8\n")
-    trace.cache_clear()  # as in a worker that has not read it yet
-    with pytest.raises(InputError, match="has other content on the worker"):
-        point.check()
