@@ -1,6 +1,5 @@
 """A whole step of reinforcement learning: groups stay whole, deals are complete, and seconds add up."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.cli import main
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.rollouts import pilot, whole
@@ -50,9 +48,13 @@ def test_groups_stay_whole_and_each_comes_before_any_again(groups, of, prompts, 
         assert all(len(set(row)) == rollouts for row in lengths.tolist())
 
 
-def test_groups_are_of_a_prompt_in_a_step():
+def test_groups_are_of_a_prompt_in_a_step_and_lengths_without_any_drawn_singly():
     trace = Trace("a", np.arange(1, 7), group=np.array([0, 0, 1, 0, 0, 1]), step=np.array([0, 0, 0, 1, 1, 1]))
     assert [trace.lengths[g].tolist() for g in pilot.groups(trace)] == [[1, 2], [3], [4, 5], [6]]
+    run = pilot.run(Trace("a", np.arange(1, 129)), replace(BATCH, steps=2), seed=0)
+    assert sorted(run.lengths.tolist()) == list(range(1, 129))
+    with pytest.raises(InputError):
+        RolloutBatch(16, 4, 3).share(4)
 
 
 def test_updates_are_steps_of_the_run_and_siblings_are_in_one():
@@ -60,16 +62,6 @@ def test_updates_are_steps_of_the_run_and_siblings_are_in_one():
     assert run.size == 3 * 64
     assert np.bincount(run.step).tolist() == [32] * 6
     assert all(len(set(run.step[run.group == g].tolist())) == 1 for g in np.unique(run.group))
-
-
-def test_lengths_without_groups_are_drawn_singly():
-    run = pilot.run(Trace("a", np.arange(1, 129)), replace(BATCH, steps=2), seed=0)
-    assert sorted(run.lengths.tolist()) == list(range(1, 129))
-
-
-def test_what_does_not_divide_is_refused():
-    with pytest.raises(InputError, match="16 prompts x 4 rollouts do not divide into 3 updates on 4 devices"):
-        RolloutBatch(16, 4, 3).share(4)
 
 
 @pytest.fixture(scope="module", params=[9000, 4004])  # the longest sample has 4003
@@ -94,6 +86,8 @@ def test_every_deal_is_complete(setting, dealer):
         step = lengths[number // UPDATES]
         if dealer.name == "padded":
             assert sum(schedule.lengths) >= step.reshape(UPDATES, -1)[number % UPDATES].sum()
+            for microbatch in (mb for device in schedule.devices for mb in device):
+                assert len({schedule.lengths[i] for i in microbatch}) <= 1
         elif dealer.name != "rollout":
             assert sorted(schedule.lengths) == sorted(step.reshape(UPDATES, -1)[number % UPDATES].tolist())
     if dealer.name == "rollout":
@@ -102,32 +96,35 @@ def test_every_deal_is_complete(setting, dealer):
         assert {len(s.lengths) for s in schedules} == {32}
 
 
-def test_padding_makes_samples_as_long_as_the_longest_beside_them(setting):
-    for schedule in DEALERS[0].function(setting, UPDATES):
-        for device in schedule.devices:
-            assert all(len({schedule.lengths[i] for i in microbatch}) <= 1 for microbatch in device)
-
-
 @pytest.fixture(scope="module")
 def rows(setting):
-    return whole.steps(setting, UPDATES, Around(generation=2.0))
+    done = []
+    found = whole.steps(replace(setting, price=3.6), UPDATES, Around(0, generation=2.0), advance=lambda: done.append(1))
+    assert len(done) == whole.pieces()
+    return found
 
 
-def test_seconds_of_a_step_add_up(rows):
+def test_seconds_of_a_step_add_up_and_all_devices_are_paid_for(rows, setting):
+    """Training alone costs what the rows of a comparison do, at the same minibatches."""
     for row in rows:
-        assert row.seconds == pytest.approx(row.training + 2 * row.forward + 2.0)
+        assert row.seconds == pytest.approx(row.training + 2.0)
         assert 0 < row.forward < row.training
+        usual = replace(row, around=Around(generation=2.0))
+        assert usual.seconds == pytest.approx(row.training + 2 * row.forward + 2.0)
         critic = replace(row, around=Around(1, True, 2.0))
         assert critic.seconds == pytest.approx(2 * row.training + 2 * row.forward + 2.0)
+    pairs = [("lb-micro", "collective"), ("lb-micro", "on-demand")]
+    compared = compare(setting, price=3.6, among=pairs).rows[0]
+    one = next(replace(r, around=Around(0)) for r in rows if r.dealer == "lb-micro")
+    paid = [one.dollars(at) * BATCH.steps for at in (one.seconds, *one.ends)]
+    assert paid == pytest.approx([compared.dollars, compared.dollars_low, compared.dollars_high])
+    assert replace(one, rate=None).as_json()["dollars"] is None
 
 
-@given(
-    st.tuples(st.floats(0.1, 1), st.floats(1, 10)),
-    st.floats(0, 100),
-    st.floats(0, 20),
-    st.integers(0, 3),
-    st.booleans(),
-)
+SPENT = st.floats(0, 20)
+
+
+@given(st.tuples(st.floats(0.1, 1), st.floats(1, 10)), SPENT, SPENT, st.integers(0, 3), st.booleans())
 def test_what_is_computed_is_uncertain_and_generation_is_not(between, generation, rate, passes, critic):
     one = WholeStep("a", "b", 3.0, 1.0, Around(passes, critic, generation), between=between, rate=rate)
     ends = [(end - generation) / (one.seconds - generation) for end in one.ends]
@@ -136,32 +133,6 @@ def test_what_is_computed_is_uncertain_and_generation_is_not(between, generation
     for end, seconds in {"": one.seconds, "_low": one.ends[0], "_high": one.ends[1]}.items():
         assert told[f"step_seconds{end}"] == seconds
         assert told[f"dollars{end}"] == pytest.approx(rate * seconds)
-
-
-def test_a_step_is_paid_for_by_all_devices_at_the_price(setting):
-    """Training alone costs what the rows of a comparison do, at the same minibatches."""
-    compared = compare(setting, price=3.6).row("lb-micro", "collective")
-    one = next(r for r in whole.steps(replace(setting, price=3.6), UPDATES, Around(0)) if r.dealer == "lb-micro")
-    assert one.dollars(one.seconds) * BATCH.steps == pytest.approx(compared.dollars)
-    ends = [one.dollars(at) * BATCH.steps for at in one.ends]
-    assert ends == pytest.approx([compared.dollars_low, compared.dollars_high])
-    assert all(r.as_json()["dollars"] is None for r in whole.steps(setting, UPDATES, Around()))
-
-
-def test_each_piece_of_the_work_is_told_once(setting):
-    done = []
-    whole.steps(setting, UPDATES, Around(), advance=lambda: done.append(1))
-    assert len(done) == whole.pieces()
-
-
-def test_a_step_is_told_with_its_price_and_interval():
-    ahead = replace(row("lb-mini", "on-demand", 10.0), between=(0.9, 1.2), rate=0.5)
-    few, misfit = row("packed", "collective", 30.0), replace(row("padded", "collective", 1.0), memory_fits=False)
-    told = "A step takes 20 s and $10.00 under on-demand + lb-mini (90 % interval 18.8 s to 22.4 s, $9.40 to $11.20)."
-    assert whole.takes([few, ahead, misfit]) == [told]
-    assert whole.takes([few]) == ["A step takes 40 s under collective + packed."]
-    assert whole.takes([replace(few, rate=0.001)]) == ["A step takes 40 s and $0.04 under collective + packed."]
-    assert whole.takes([misfit]) == []
 
 
 def test_who_does_not_meet_waits_no_longer(setting):
@@ -183,32 +154,6 @@ def test_on_one_device_a_forward_pass_is_the_forward_of_its_microbatches():
     assert whole.forward(one.cost, "collective", schedules, 1)[0] == pytest.approx(expected, rel=0.02)
 
 
-def row(dealer, way, training):
-    return WholeStep(dealer, way, training, 1.0, Around(2, False, 8.0))
-
-
-def test_the_verdict_is_of_the_whole_step():
-    told = whole.verdict([row("lb-mini", "on-demand", 10.0), row("lb-micro", "collective", 20.0),
-                          row("rollout", "collective", 30.0)])  # fmt: skip
-    assert "makes the training pass 2.00 times as fast as collective + lb-micro, the whole step 1.50 times" in told[0]
-    assert told[1] == "Training is 50% of the step: if it took no time, the step would be 2.00 times as fast."
-    assert "3.00 times as fast as collective + rollout, the whole step 2.00 times" in told[2]
-    assert "does not pay here" in whole.verdict([row("lb-mini", "on-demand", 20.0), *rest()])[0]
-
-
-def test_what_does_not_fit_is_never_the_answer():
-    few, many = row("rollout", "collective", 30.0), row("lb-mini", "on-demand", 10.0)
-    told = whole.verdict([few, replace(many, memory_fits=False)])
-    assert told[0] == "Of those that fit memory, collective + rollout is the fastest."
-    assert told[2] == "No rule of assigning samples is faster here than verl's."
-    told = whole.verdict([replace(few, memory_fits=False), many])
-    assert told[0] == "Of those that fit memory, on-demand + lb-mini is the fastest."
-    assert told[2] == "Verl's rule does not fit memory here."
-    assert whole.verdict([replace(each, memory_fits=False) for each in (few, many)]) == [
-        "Out of memory: nothing here fits."
-    ]
-
-
 def rollouts(prompts, rng):
     """Lengths of which most of what varies is between prompts."""
     logs = 7 + 0.7 * rng.standard_normal((prompts, 1)) + 0.2 * rng.standard_normal((prompts, 4))
@@ -225,10 +170,8 @@ def test_the_interval_of_a_step_is_of_which_prompts_were_drawn(tmp_path):
     """Pilots of 40 prompts, and what steps take of very many."""
     known = fits.estimate(catalog.model("qwen2.5-1.5b"), catalog.gpu("h100"), 1)
     profiles.write(replace(known, low=1.0, high=1.0), tmp_path / "p.json")
-    true = {
-        row.dealer + row.way: row.seconds
-        for row in stepped(rollouts(6000, np.random.default_rng(0)), 700, tmp_path).rows
-    }
+    many = stepped(rollouts(6000, np.random.default_rng(0)), 700, tmp_path).rows
+    true = {row.dealer + row.way: row.seconds for row in many}
     held = []
     for seed in range(40):
         for row in stepped(rollouts(40, np.random.default_rng(seed + 1)), 20, tmp_path).rows:
@@ -254,57 +197,3 @@ def test_seconds_and_memory_are_those_of_a_comparison(sharding):
             assert found.training * BATCH.steps == pytest.approx(same.makespan_seconds)
             assert found.memory_bytes == pytest.approx(same.memory_bytes)
             assert found.memory_fits == same.memory_fits
-
-
-def test_a_cluster_that_the_scan_cannot_run_is_run(tmp_path):
-    (tmp_path / "c.toml").write_text("jitter = 0.05\n")
-    size = {"minibatch": BATCH.share(DEVICES), "max_tokens": 9000, "minibatches": 6, "in_order": True}
-    where = {"gpu": "h100", "devices": DEVICES, "cluster": str(tmp_path / "c.toml")}
-    asked = ask(pilot.run(recorded(), BATCH, 0), "qwen3-0.6b", **where, **size)
-    assert all(row.training > 0 for row in whole.steps(asked, UPDATES, Around()))
-
-
-def test_a_step_that_fits_nowhere_says_what_would(tmp_path, capsys):
-    lines = "\n".join(f"{g // 4},{500 + 100 * g}" for g in range(64))
-    (tmp_path / "a.csv").write_text("prompt_id,length\n" + lines)
-    asked = ["rl", str(tmp_path / "a.csv"), "--model", "llama-3.1-70b", "--gpu", "H100", "--devices", "8",
-             "--prompts", "16", "--rollouts", "4", "--steps", "1"]  # fmt: skip
-    assert main(asked) == 0
-    out = capsys.readouterr().out
-    assert "Out of memory: nothing here fits.\nOptions that fit: " in out
-    assert "8 x h100, 16 prompts x 4 rollouts in 1 update," in out
-    assert max(map(len, out.split("\n\n")[0].splitlines()[1:10])) <= 80
-    assert "as fast as" not in out
-    assert "A step takes" not in out
-    assert main([*asked, "--price", "3"]) == 0
-    assert max(map(len, capsys.readouterr().out.split("\n\n")[0].splitlines()[1:10])) <= 80
-    assert main([*asked, "--lora", "16"]) == 0
-    assert "Nothing here" not in capsys.readouterr().out
-
-
-def rest():
-    return [row("lb-micro", "collective", 20.0), row("rollout", "collective", 30.0)]
-
-
-def test_the_command(tmp_path, capsys):
-    trace = recorded(6)
-    lines = (f"{s},{g},{n}" for s, g, n in zip(trace.step, trace.group, trace.lengths, strict=True))
-    (tmp_path / "a.csv").write_text("step,prompt_id,length\n" + "\n".join(lines))
-    asked = ["rl", str(tmp_path / "a.csv"), "--model", "qwen3-0.6b", "--gpu", "h100", "--devices", "2",
-             "--prompts", "8", "--rollouts", "4", "--updates", "2", "--steps", "2", "--max-tokens", "2000"]  # fmt: skip
-    assert main([*asked, "--generation-seconds", "30s"]) == 0
-    out = capsys.readouterr().out
-    assert "8 prompts x 4 rollouts in 2 updates, at most 2,000 tokens" in out
-    assert "2 steps with 30 s of generation each" in out
-    assert "drawn independently" not in out
-    assert main([*asked, "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["inputs"].items() >= {"gpu": "h100", "recompute": True, "sharding": "full"}.items()
-    assert type(content["inputs"]["grouped"]) is bool
-    assert len(content["rows"]) == 7
-    assert main([*asked, "--price", "2.5", "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["inputs"]["price"] == 2.5
-    assert all(row["dollars_low"] < row["dollars"] < row["dollars_high"] for row in content["rows"])
-    assert main([*asked[:-1], "300"]) == 2
-    assert "over --max-tokens 300" in capsys.readouterr().err
