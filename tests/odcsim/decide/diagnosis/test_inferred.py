@@ -68,34 +68,25 @@ def test_the_slowest_of_each_meeting_is_the_one_that_is_named():
         assert late.rank == max(held, key=held.get)
 
 
-def test_what_is_between_microbatches_is_of_the_edges():
+def test_what_is_not_compute_for_certain_is_of_the_edges_or_of_lengths():
     run, _ = watched("collective")
     longer = replace(run, steps=tuple(replace(step, seconds=step.seconds + 0.5) for step in run.steps))
     assert broken_down(longer).by_step["edges"] == pytest.approx([0.5] * 20)
-
-
-def test_a_rank_that_runs_fewer_microbatches_waits_at_the_end():
     rows = [RanMicrobatch(0, m, 0.0, 1.0, (100,)) for m in range(3)] + [RanMicrobatch(1, 0, 0.0, 1.0, (100,))]
     found = broken_down(SeenRun("a test", 2, (0, 1), (RanStep(0, 3.0, tuple(rows)),), "on-demand"))
-    assert found.by_step["compute"] == pytest.approx([2.0])
-    assert found.by_step["lengths"] == pytest.approx([1.0])
+    assert (found.by_step["compute"], found.by_step["lengths"]) == (pytest.approx([2.0]), pytest.approx([1.0]))
 
 
-def test_that_a_slow_device_does_not_show_where_all_hold_the_same_is_said():
-    run, _ = watched("collective", pace=(1.0, 1.0, 1.4), even=True)
-    assert any("waiting is inferred from what they hold" in line for line in broken_down(run).cannot)
-    assert not any("inferred" in line for line in broken_down(watched("collective", told=True)[0]).cannot)
-
-
-def test_where_nothing_is_known_of_microbatches_but_their_walls_all_of_it_is_compute_and_that_is_said():
+def test_what_cannot_be_told_apart_is_said_to_be_inferred():
     run, _ = watched("collective")
-    bare = replace(
-        run,
-        steps=tuple(replace(s, microbatches=tuple(replace(m, lengths=()) for m in s.microbatches)) for s in run.steps),
-    )
-    found = broken_down(bare)
-    assert found.share("compute") == pytest.approx(1.0)
-    assert any(line.startswith("how long ranks waited inside microbatches") for line in found.cannot)
+    walls = [
+        replace(s, microbatches=tuple(replace(m, lengths=()) for m in s.microbatches)) for s in run.steps
+    ]  # and nothing else is known
+    bare = broken_down(replace(run, steps=tuple(walls)))
+    assert bare.share("compute") == pytest.approx(1.0)
+    told = broken_down(watched("collective", told=True)[0]).cannot
+    for found in (bare, broken_down(watched("collective", pace=(1.0, 1.0, 1.4), even=True)[0])):
+        assert len(found.cannot) > len(told)
 
 
 def test_compute_that_is_told_apart_is_taken_as_it_is_whatever_lengths_say():
@@ -137,8 +128,7 @@ def test_a_rank_that_is_always_the_slowest_is_slow_and_how_much_more_so_is_not_t
     assert 1.5 < found.ranks[3].pace < 6.1
     assert [rank.pace for rank in found.ranks[:3]] == [1.0, 1.0, 1.0]
     assert found.share("device") > 0.2
-    assert any(re.search("rank 3 was last in (5[4-9]|60) of 60 meetings", line) for line in found.cannot)
-    assert not any("no single rank is behind it" in line for line in found.cannot)
+    assert any(re.search("rank 3 .*(5[4-9]|60) of 60", line) for line in found.cannot)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -146,7 +136,7 @@ def test_a_rank_that_is_always_the_slowest_is_slow_and_how_much_more_so_is_not_t
 def test_no_rank_is_slow_that_is_not(seed, noise):
     found = broken_down(watched("collective", pace=(1.0,) * 4, seed=seed, noise=noise)[0])
     assert [rank.pace for rank in found.ranks] == [1.0] * 4
-    assert not any("was last in" in line for line in found.cannot)
+    assert not any(re.search(r"rank \d", line) for line in found.cannot)
 
 
 def test_a_rank_that_is_late_in_every_meeting_is_not_called_late_on_no_rank_throughout():
@@ -159,5 +149,4 @@ def test_a_rank_that_is_late_in_every_meeting_is_not_called_late_on_no_rank_thro
         steps.append(replace(step, microbatches=tuple(rows), seconds=sum(own[2, m] for m in range(3))))
     found = broken_down(replace(run, steps=tuple(steps)))
     assert found.share("untold") > 0.01
-    assert any("rank 2 was last in 60 of 60 meetings: it is slow" in line for line in found.cannot)
-    assert not any("no single rank is behind it" in line for line in found.cannot)
+    assert any(re.search("rank 2 .*60 of 60", line) for line in found.cannot)

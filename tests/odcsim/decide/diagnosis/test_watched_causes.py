@@ -42,31 +42,20 @@ def test_uneven_lengths_loader_and_collector_have_their_seconds(seen, lengths, l
         assert waits == pytest.approx(lost(lengths), abs=1e-3)
 
 
-def test_lengths_that_are_drawn_are_named_whether_waiting_is_told_or_not(seen):
+def test_lengths_are_named_whether_waiting_is_told_or_not_and_a_slow_rank_where_it_is(seen):
     lengths = np.random.default_rng(0).integers(200, 4000, (12, 4, 3)).tolist()
     for told in (True, False):
-        found = seen(lengths, told=told)
-        assert found["lengths"].seconds == pytest.approx(lost(lengths), rel=0.02)
-
-
-def test_a_slow_rank_is_named_where_waiting_is_told(seen):
-    lengths = np.full((8, 4, 2), 2000).tolist()
-    found = seen(lengths, slow=[(2, 1.5)])
+        assert seen(lengths, told=told)["lengths"].seconds == pytest.approx(lost(lengths), rel=0.02)
+    found = seen(np.full((8, 4, 2), 2000).tolist(), slow=[(2, 1.5)])
     assert found["device"].seconds == pytest.approx(2 * 1.0 * 3 / 4, rel=0.05)
     assert found["lengths"].seconds < 0.01
 
 
-def test_what_blocks_one_process_is_neither_a_transfer_nor_waiting_for_ranks(tmp_path):
-    rows = [step(n, [ran(0, 4.0, [500], 3.0), ran(4.0, 2.0, [500], 0.5)], seconds=6.0) for n in range(6)]
-    found = broken_down(read([*map(str, wrote(tmp_path, [rows]))]))
-    assert found.share("untold") == pytest.approx(3.5 / 6)
-    assert found.share("compute") == pytest.approx(2.5 / 6)
-    assert found.cannot == ("what one process is blocked by in 58% of the step, which is no other rank",)
-    assert found.share("transfer") == 0
-
-
-def test_of_one_rank_of_several_transfers_are_the_least_that_it_was_blocked(tmp_path):
-    rows = [[step(n, [ran(0, 4.0, [500], 3.0), ran(4.0, 2.0, [500], 0.5)], seconds=6.0) for n in range(6)]] * 2
+@pytest.mark.parametrize(("ranks", "transfer"), [(1, 0.0), (2, 1.0)])
+def test_of_one_rank_of_several_transfers_are_the_least_that_it_was_blocked(tmp_path, ranks, transfer):
+    rows = [[step(n, [ran(0, 4.0, [500], 3.0), ran(4.0, 2.0, [500], 0.5)], seconds=6.0) for n in range(6)]] * ranks
     found = broken_down(read([str(wrote(tmp_path, rows)[0])]))
-    assert found.share("transfer") == pytest.approx(1.0 / 6)
-    assert found.share("untold") == pytest.approx(2.5 / 6)
+    assert found.share("transfer") == pytest.approx(transfer / 6)
+    assert found.share("untold") == pytest.approx((3.5 - transfer) / 6)
+    assert found.share("compute") == pytest.approx(2.5 / 6)
+    assert found.cannot

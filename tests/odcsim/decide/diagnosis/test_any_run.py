@@ -1,0 +1,112 @@
+"""Whatever a run may look like, its parts sum to the step, and gains hold together or it is said why there are none."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ran_runs import found_of
+
+from odcsim.decide.diagnosis.changes import changes
+from odcsim.decide.diagnosis.found import PARTS
+from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.fitting.measurements import Transfer
+from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
+
+SECONDS = st.one_of(st.just(0.0), st.floats(1e-9, 1e3))
+SHORT = st.floats(0, 10, allow_subnormal=False)
+SYNCS = st.sampled_from(["collective", "deferred", "on-demand"])
+
+
+@st.composite
+def tracks(draw, rank: int, begin: float, meetings: int):
+    """Any pieces at all, in meetings that the rank may not have been in."""
+    longs = draw(st.lists(SHORT, max_size=8))
+    kinds = [draw(st.sampled_from([*Doing])) for _ in longs]
+    met = [draw(st.integers(NO, meetings - 1)) if kind == Doing.MEETING else NO for kind in kinds]
+    numbers = [draw(st.integers(NO, 2)) for _ in longs]
+    kinds, met, numbers = (np.array(of, dtype=np.int64) for of in (kinds, met, numbers))
+    return Track(rank, kinds, np.cumsum([begin, *longs]), met, numbers)
+
+
+@st.composite
+def meetings(draw, ranks: int, kinds: tuple[str, ...], longest: float):
+    came = draw(st.dictionaries(st.integers(0, ranks - 1), st.floats(0, 0.75 * longest), max_size=ranks))
+    there = draw(st.integers(1, ranks))
+    return Met(draw(st.sampled_from(kinds)), draw(st.sampled_from([0, 1, 10**8])), there, came,
+               draw(st.floats(0, longest)))  # fmt: skip
+
+
+@st.composite
+def microbatches(draw, ranks: int, seconds: st.SearchStrategy):
+    found = []
+    for rank in range(ranks):
+        for number in range(draw(st.integers(0, 3))):
+            lengths = tuple(draw(st.lists(st.integers(1, 200_000), max_size=4)))
+            tokens, padding = draw(st.integers(0, 10**6)), draw(st.sampled_from([0, 0, 1, 1000]))
+            computed = sum(lengths) + padding if padding else 0
+            found.append(RanMicrobatch(rank, number, draw(seconds), draw(seconds), lengths, tokens, computed))
+    return tuple(found)
+
+
+@st.composite
+def tracked(draw):
+    ranks, steps = draw(st.integers(1, 4)), []
+    for number in range(draw(st.integers(1, 3))):
+        there = draw(st.lists(st.integers(0, ranks - 1), unique=True, max_size=ranks))
+        met = tuple(draw(st.lists(meetings(ranks, ("all-gather", "reduce-scatter"), 80), max_size=3)))
+        ran = draw(microbatches(ranks, st.sampled_from([0.0, 0.5, 2.0])))
+        begin = draw(st.sampled_from([0.0, 7.0 * number, 20.0 * number]))
+        seen = tuple(draw(tracks(r, begin + draw(st.sampled_from([0.0, 0.1])), len(met))) for r in there)
+        steps.append(RanStep(number, draw(SHORT), ran, seen, met))
+    alike = draw(st.sampled_from([{}, {"a kernel": {r: 1.0 + 0.4 * (r == 1) for r in range(ranks)}}]))
+    return SeenRun("a test", ranks, tuple(range(ranks)), tuple(steps), draw(SYNCS), alike=alike)
+
+
+@settings(max_examples=200)
+@given(tracked())
+def test_parts_sum_to_the_step_and_none_is_below_nothing(run):
+    found = broken_down(run)
+    assert [part.name for part in found.parts] == [*PARTS] == [*found.by_step]
+    assert all(part.seconds >= 0 and 0 <= part.low <= part.share <= part.high <= 1 + 1e-9 for part in found.parts)
+    for place, step in enumerate(run.steps):
+        assert all(seconds[place] >= 0 for seconds in found.by_step.values())
+        whole = sum(seconds[place] for seconds in found.by_step.values())
+        if step.tracks:
+            assert whole == pytest.approx(np.mean([track.seconds for track in step.tracks]), abs=1e-9)
+        elif not step.microbatches:
+            assert whole == pytest.approx(step.seconds, abs=1e-9)
+        else:  # as long as its microbatches at least
+            assert whole >= step.seconds - 1e-9
+    assert sum(part.share for part in found.parts) == pytest.approx(1.0 if found.seconds else 0.0)
+
+
+@st.composite
+def told(draw):
+    ranks, kinds = draw(st.integers(1, 4)), ("all-gather", "reduce-scatter", "all-reduce", "barrier")
+    steps = tuple(
+        RanStep(n, draw(st.floats(1e-6, 1e3)), draw(microbatches(ranks, SECONDS)), (),
+                tuple(draw(st.lists(meetings(ranks, kinds, 1e3), max_size=3))))
+        for n in range(draw(st.integers(1, 3)))
+    )  # fmt: skip
+    known = tuple(rank for rank in range(ranks) if draw(st.booleans()))
+    moved = st.builds(Transfer, st.sampled_from(kinds[:2]), st.just(ranks), st.just(10**6), SECONDS)
+    return SeenRun(
+        "a run", ranks, known, steps, draw(SYNCS), draw(st.integers(0, 3)),
+        transfers=tuple(draw(st.lists(moved, max_size=3))), updates=tuple(draw(st.lists(SECONDS, max_size=3))),
+        rests=draw(st.sampled_from(("lengths", "tokens", "seconds"))),
+    )  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(told(), st.sampled_from(({}, {"model": "qwen3-1.7b", "gpu": "h100"}, {"trainer": "trl", "price": 2.0})))
+def test_any_run_gets_gains_that_hold_together_or_is_told_why_not(run, asked):
+    found = changes(run, found_of(run), asked)
+    assert found.ways or found.cannot or found.replayed > 0
+    for way in found.ways:
+        assert 1 < way.low <= way.gain <= way.high < math.inf
+        assert 0 <= way.seconds < math.inf
+        assert way.dollars_a_day is None or way.dollars_a_day > 0
+    json.dumps([[dict(way.row) for way in found.ways], dict(found.inputs), found.replayed], allow_nan=False)
