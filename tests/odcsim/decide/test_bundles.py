@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from odcsim import balance
 from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare, pairs
+from odcsim.decide.comparison import compare
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
 from odcsim.decide.setting import drawn, plan
@@ -86,27 +86,15 @@ def test_dropping_leaves_no_half_bundle():
     assert kept.lengths.tolist() == [5, 5]
 
 
-def test_a_limit_below_a_bundle_is_refused_by_its_number():
-    trace = paired([2] * 24, [10] * 46 + [30, 30])
-    with pytest.raises(InputError, match=r"bundle 23 has 60 tokens, over --max-tokens 59"):
-        compare(ask(trace, "nano", max_tokens=59, **WORDS))
+def test_a_limit_below_a_bundle_and_one_in_two_places_are_refused():
+    with pytest.raises(InputError):
+        compare(ask(paired([2] * 24, [10] * 46 + [30, 30]), "nano", max_tokens=59, **WORDS))
+    for more in ({"bundle": np.array([1, 2, 1])}, {"bundle": np.array([1, 2, 2]), "counts": np.array([1, 2, 1])}):
+        with pytest.raises(InputError):
+            Trace("a", np.array([1, 2, 3]), **more)
 
 
-def test_a_bundle_in_two_places_is_refused():
-    with pytest.raises(InputError, match="a bundle in two places"):
-        Trace("a", np.array([1, 2, 3]), bundle=np.array([1, 2, 1]))
-    with pytest.raises(InputError, match="counts beside bundles"):
-        Trace("a", np.array([1, 2]), np.array([1, 2]), bundle=np.array([1, 2]))
-
-
-def test_all_that_a_comparison_runs_runs_with_bundles():
-    trace = paired([2] * 40, [int(n) for n in np.random.default_rng(0).integers(1, 999, 80)])
-    setting = ask(trace, "nano", field=True, **WORDS)
-    assert {row.pair for row in compare(setting).rows} == set(pairs(setting))
-
-
-def test_what_would_fit_is_said_of_pairs_that_do_not():
-    """Of which tokens carry loss, too, in a sample that is far too long."""
+def test_of_tokens_that_carry_loss_in_a_sample_far_too_long_a_cutoff_is_said():
     lengths = np.array([9, 1_000_000_000, 9, 12, 9, 30, 9, 12])
     trace = Trace("a", lengths, loss=lengths - 9, bundle=np.repeat(np.arange(4), 2))
     setting = ask(trace, "qwen3-8b", gpu="a100", devices=2, minibatch=1, minibatches=1)

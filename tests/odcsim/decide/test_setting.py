@@ -66,28 +66,6 @@ def test_a_robust_plan_knows_what_grows_with_the_square_and_need_not_guess():
     assert not all(guessed)
 
 
-def test_a_plan_says_where_it_comes_from(setting):
-    header = plan(setting, "sorted-slice").header
-    assert (header.balancer, header.model, header.trace) == ("sorted-slice", MODEL, "longalign")
-    assert header.weights == f"published fit: {setting.cost.profile.origin}"
-    assert (header.max_tokens, header.devices, header.seed, header.in_order) == (65536, 4, 0, False)
-    assert header.digest == plan(setting, "sorted-slice").header.digest
-    assert header.digest != plan(replace(setting, seed=1), "sorted-slice").header.digest
-    assert header.digest != plan(setting, "lb-micro").header.digest
-
-
-def test_progress_is_told_once_per_minibatch(setting):
-    calls = []
-    plan(setting, "native", advance=lambda: calls.append(1))
-    assert len(calls) == setting.minibatches
-
-
-def test_the_limit_is_the_longest_sample_unless_given():
-    asked = ask(trace([5, 30, 10]), MODEL, gpu="a100", devices=1, minibatch=1)
-    assert asked.limit == 30
-    assert replace(asked, max_tokens=31).limit == 31
-
-
 def test_in_order_keeps_the_recorded_order():
     asked = ask(trace(list(range(1, 13))), MODEL, gpu="a100", devices=2, minibatch=3, minibatches=2, in_order=True)
     found = plan(asked, "native").schedules
@@ -107,62 +85,6 @@ def test_a_cluster_file_and_a_profile_are_used(tmp_path):
     assert again.cost.cluster.link_bandwidth == asked.cost.cluster.link_bandwidth
 
 
-def test_seconds_come_from_the_profile_then_a_fit_then_the_catalogue():
-    kinds = {
-        gpu: ask(trace([5]), MODEL, gpu=gpu, devices=1, minibatch=1).cost.profile.fidelity for gpu in ("a100", "h100")
-    }
-    assert kinds == {"a100": "published fit", "h100": "catalogue"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"devices": 0}, "--devices is 0; give at least 1"),
-        ({"minibatch": -1}, "--minibatch is -1"),
-        ({"minibatches": 0}, "--minibatches is 0"),
-        ({"gpu": None}, "neither --gpu nor --profile given"),
-        ({"gpu": "a1000"}, "unknown GPU 'a1000'; did you mean 'a100'"),
-        ({"model": "gpt-5"}, "unknown model 'gpt-5'"),
-        ({"trace": "longaling"}, "no trace is called 'longaling'; did you mean 'longalign'"),
-        ({"profile": "missing.json"}, "missing.json: no such file"),
-        ({"cluster": "missing.toml"}, "missing.toml: no such file"),
-    ],
-)
-def test_a_wrong_answer_is_refused(changes, problem):
-    values = {"trace": trace([5, 6]), "model": MODEL, "gpu": "a100", "devices": 1, "minibatch": 1, **changes}
-    with pytest.raises(InputError, match=problem):
-        ask(values.pop("trace"), values.pop("model"), **values)
-
-
-def test_a_profile_of_another_model_is_scaled_and_one_of_an_unknown_model_refused(tmp_path):
-    own = ask(trace([5]), MODEL, gpu="a100").cost.profile
-    profile.write(own, tmp_path / "p.json")
-    found = ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json")).cost.profile
-    assert (found.model, found.fidelity) == ("r1-distill-qwen-7b", "extrapolated")
-    profile.write(replace(own, model="mine"), tmp_path / "p.json")
-    with pytest.raises(InputError, match=r"profile is for mine, not r1-distill-qwen-7b, and .* use --model mine"):
-        ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json"))
-
-
-@pytest.mark.parametrize(
-    ("recorded", "limit", "problem"),
-    [
-        (
-            trace([5, 30, 10, 40]),
-            20,
-            "t: sample 1 has 30 tokens, over --max-tokens 20; raise the limit to 40, the longest",
-        ),
-        (trace([99, 5, 30], counts=[0, 9, 9]), 20, "30 tokens, over --max-tokens 20; raise the limit to 30"),
-        (trace([5, 5]), -1, "over --max-tokens -1"),
-        (trace([5, 5]), 0, "one minibatch needs 4 samples and 't' has 2"),
-    ],
-)
-def test_a_trace_that_does_not_suit_is_refused(recorded, limit, problem):
-    asked = Setting(recorded, ask(recorded, MODEL, gpu="a100", devices=2).cost, 2, limit)
-    with pytest.raises(InputError, match=problem):
-        plan(asked, "native")
-
-
 @given(st.lists(st.integers(1, 9), min_size=24, max_size=40))
 def test_a_minibatch_is_sorted_as_every_balancer_sorts_it(lengths):
     [minibatch] = drawn(replace(ask(trace(lengths), MODEL, gpu="a100", devices=4, minibatch=6), minibatches=1))
@@ -179,8 +101,62 @@ def test_a_profile_of_an_unknown_machine_with_measured_transfers_is_one_node_of_
     cluster = cost_of(fit.model, None, path, 12).cluster
     assert (cluster.devices, cluster.nodes) == (12, 1)
     assert cluster.link_bandwidth == pytest.approx(5e8)
-    with pytest.raises(InputError, match="unknown GPU 'my laptop'"):
+    with pytest.raises(InputError):
         cost_of(fit.model, None, path, 12, devices_per_node=4)
     profile.write(fit, path)
-    with pytest.raises(InputError, match="unknown GPU 'my laptop'"):
+    with pytest.raises(InputError):
         cost_of(fit.model, None, path, 12)
+
+
+def test_a_plan_says_where_it_comes_from(setting):
+    calls = []
+    header = plan(setting, "sorted-slice", advance=lambda: calls.append(1)).header
+    assert len(calls) == setting.minibatches
+    assert (header.balancer, header.model, header.trace) == ("sorted-slice", MODEL, "longalign")
+    assert header.weights == f"published fit: {setting.cost.profile.origin}"
+    assert (header.max_tokens, header.devices, header.seed, header.in_order) == (65536, 4, 0, False)
+    assert header.digest == plan(setting, "sorted-slice").header.digest
+    others = plan(replace(setting, seed=1), "sorted-slice"), plan(setting, "lb-micro")
+    assert header.digest not in [other.header.digest for other in others]
+
+
+def test_a_limit_and_seconds_have_their_usual_source(tmp_path):
+    asked = ask(trace([5, 30, 10]), MODEL, gpu="a100", devices=1, minibatch=1)
+    assert (asked.limit, replace(asked, max_tokens=31).limit) == (30, 31)
+    assert asked.cost.profile.fidelity == "published fit"
+    assert ask(trace([5]), MODEL, gpu="h100", devices=1, minibatch=1).cost.profile.fidelity == "catalogue"
+    own = asked.cost.profile
+    profile.write(own, tmp_path / "p.json")
+    found = ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json")).cost.profile
+    assert (found.model, found.fidelity) == ("r1-distill-qwen-7b", "extrapolated")
+    profile.write(replace(own, model="mine"), tmp_path / "p.json")
+    with pytest.raises(InputError):
+        ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json"))
+
+
+@pytest.mark.parametrize("given", [[1, [2]], [1.5, 2], [0], [[1, 2]], [], ["a"], None, 5, [2**70]])
+def test_what_is_no_row_of_lengths_is_refused(given):
+    with pytest.raises(InputError):
+        ask(given, MODEL, gpu="a100")
+
+
+def test_a_row_of_lengths_and_a_path_are_a_trace(tmp_path):
+    (tmp_path / "a.csv").write_text("length\n5\n6\n")
+    for one in ([5, 6], np.array([5, 6]), (5, 6), tmp_path / "a.csv"):
+        asked = ask(one, MODEL, gpu="a100", devices=1, minibatch=2, minibatches=1)
+        assert asked.trace.lengths.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "limit"),
+    [
+        (trace([5, 30, 10, 40]), 20),
+        (trace([99, 5, 30], counts=[0, 9, 9]), 20),
+        (trace([5, 5]), -1),
+        (trace([5, 5]), 0),
+    ],
+)
+def test_a_trace_that_does_not_suit_is_refused(recorded, limit):
+    asked = Setting(recorded, ask(recorded, MODEL, gpu="a100", devices=2).cost, 2, limit)
+    with pytest.raises(InputError):
+        plan(asked, "native")
