@@ -23,7 +23,7 @@ MODEL = "qwen3-0.6b"
 USUAL = {
     "compare": {"gpu": "a100", "devices": 2, "minibatch": 4, "minibatches": 2, "max_tokens": 9000},
     "advise": {"gpus": ["h100"], "devices": [3, 4], "global_batch": 16, "minibatches": 3},
-    "break-even": {"gpu": "a100", "devices": 2, "minibatch": 2, "max_tokens": 9000},
+    "break-even": {"gpu": "a100", "devices": 1, "minibatch": 2, "max_tokens": 6001},
     "rl": {"gpu": "h100", "devices": 2, "prompts": 8, "rollouts": 4, "steps": 2, "max_tokens": 8000},
 }
 DOORS = {

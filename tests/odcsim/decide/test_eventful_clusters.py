@@ -25,5 +25,5 @@ def test_every_command_that_predicts_answers(name, tmp_path):
     assert [row["makespan_seconds"] for row in odcsim.sweep(asked | {"cluster": cluster})] == pytest.approx(found)
     rl = odcsim.rl(LENGTHS, **SMALL, cluster=cluster, prompts=4, rollouts=2, steps=2)
     assert all(row.training > 0 for row in rl.rows)
-    if name == "jitter":
+    if name == "shared":
         assert odcsim.break_even(LENGTHS, **SMALL, cluster=cluster, minibatch=2).regrets
