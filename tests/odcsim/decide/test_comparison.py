@@ -54,13 +54,6 @@ def test_a_row_is_what_balance_and_simulate_come_to(balancer, sync, compared, se
     assert [getattr(alone, name) for name in known] == [getattr(found, name) for name in known]
 
 
-def test_all_rows_run_the_same_samples_in_the_same_minibatches(setting):
-    files = [plan(setting, name).schedules for name in balance.ALL]
-    for schedules in zip(*files, strict=True):
-        assert len({s.samples for s in schedules}) == 1
-        assert len({s.lengths for s in schedules}) == 1
-
-
 def test_the_reference_is_one_and_gains_multiply(compared):
     reference = compared.row(*REFERENCE)
     assert (reference.speedup, reference.speedup_low, reference.speedup_high) == (1.0, 1.0, 1.0)

@@ -56,6 +56,7 @@ def test_where_hybrid_is_no_choice_it_is_full_and_says_why(model, more):
     assert fixed(usual)["sharding_because"] == usual.sharded_by
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("limit", [6000, 60_000])
 @pytest.mark.parametrize("model", ["qwen3-8b", "qwen3-14b", "qwen2.5-32b", "llama-3.1-70b"])
 @pytest.mark.parametrize("gpu", ["a100-40gb", "h100", "b200"])

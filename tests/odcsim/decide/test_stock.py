@@ -109,6 +109,7 @@ def test_where_nothing_of_the_trainers_fits_no_row_of_it_is_called_fitting():
     found = compare(ask("sharegpt", "qwen3-8b", truncate=8000, trainer="torchtitan", **words))
     assert not any(row.memory_fits for row in found.rows if row.made)
     assert any(row.memory_fits for row in found.rows if not row.made)
+    assert answer(found).nothing_fits
 
 
 @pytest.mark.parametrize(

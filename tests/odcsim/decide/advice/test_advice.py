@@ -9,7 +9,7 @@ from math import ceil
 import numpy as np
 import pytest
 
-from odcsim import Trace, catalog
+from odcsim import Trace
 from odcsim.cli import main
 from odcsim.decide import room
 from odcsim.decide.advice import reply, ways
@@ -35,15 +35,6 @@ def wished(**change) -> Wish:
     """The same with something changed, of the question or beside it."""
     asked = {name: value for name, value in change.items() if name in FIELDS and name != "devices"}
     return replace(WISH, question=replace(ASKED, **asked), **{n: v for n, v in change.items() if n not in asked})
-
-
-def test_every_way_fits_memory_with_something_to_spare():
-    site = ways.site(WISH, "a100", 8)
-    for way in site.ways():
-        full = max(s.tokens(m) for s in site.plan(way, 6).schedules for m in s.contents())
-        need = room.needed(way.cost, way.setting.limit, WISH.trace.longest).total
-        assert full <= way.setting.limit
-        assert need <= capacity.filled(catalog.gpu("a100").memory_bytes)
 
 
 def test_limits_start_at_the_longest_sample_and_end_where_memory_does():

@@ -34,6 +34,7 @@ def watched(sync, *, pace=(1.0, 1.0, 1.0), seed=0, told=False, steps=20, noise=0
     return SeenRun("a test", ranks, tuple(range(ranks)), tuple(found), sync), 1 - computed / whole
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("sync", ["collective", "on-demand"])
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("seed", range(4))
@@ -131,6 +132,7 @@ def test_a_rank_that_is_always_the_slowest_is_slow_and_how_much_more_so_is_not_t
     assert any(re.search("rank 3 .*(5[4-9]|60) of 60", line) for line in found.cannot)
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("noise", [0.005, 0.05])
 def test_no_rank_is_slow_that_is_not(seed, noise):

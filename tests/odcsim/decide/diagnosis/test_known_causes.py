@@ -53,6 +53,7 @@ def test_of_runs_with_one_cause_none_is_taken_for_another(told):
     assert sum(named.values()) == 42
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_of_several_causes_each_has_between_what_it_adds_to_none_and_what_it_adds_to_all_others(seed):
     """Who waits for two at once waits for the longer one, so what a cause costs hangs on which others there are."""
@@ -99,6 +100,7 @@ def test_one_rank_that_has_all_causes_is_named_for_each(seed):
     assert all(late.rank == worst for late in found.late)
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("seen", [(1,), (0, 3), (0, 1, 2, 4)])
 def test_of_some_ranks_what_they_waited_for_others_is_untold_and_the_rest_as_before(seed, seen):

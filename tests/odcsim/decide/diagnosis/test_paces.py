@@ -45,9 +45,9 @@ def test_one_rank_that_is_not_as_fast_is_told_by_what_it_held(ranks, place, time
 
 @pytest.mark.parametrize(("noise", "lengths"), [(0.05, True), (0.02, False)])
 def test_nobody_is_called_slow_by_chance(noise, lengths):
-    """Nor by samples whose lengths are unknown: of fifty runs of four ranks one at most."""
+    """Nor by samples whose lengths are unknown: of fifty runs of four ranks two at most."""
     runs = [told(ran([1.0] * 4, seed=seed, noise=noise, lengths=lengths), 4) for seed in range(50)]
-    assert sum(found.uneven for found in runs) <= 1
+    assert sum(found.uneven for found in runs) <= 2
 
 
 def test_equal_kernels_tell_before_anything_else_and_one_that_is_near_is_alike():
