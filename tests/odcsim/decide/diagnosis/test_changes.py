@@ -79,7 +79,7 @@ runs = {
 }
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(st.fixed_dictionaries(runs), st.sampled_from(("collective", "deferred")), st.booleans())
 def test_what_is_promised_of_another_deal_is_what_it_takes(drawn, sync, named):
     setting = setting_of(**drawn, truncate=16384)
@@ -91,7 +91,7 @@ def test_what_is_promised_of_another_deal_is_what_it_takes(drawn, sync, named):
     assert [EFFORTS.index(way.effort) for way in found.ways] == sorted(EFFORTS.index(way.effort) for way in found.ways)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=6)
 @given(st.fixed_dictionaries(runs), st.sampled_from(("tokens", "seconds")))
 def test_microbatches_that_are_moved_whole_promise_no_more_than_their_samples_do(drawn, rests):
     setting = setting_of(**drawn, truncate=16384)

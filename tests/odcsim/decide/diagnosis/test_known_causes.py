@@ -134,7 +134,7 @@ def test_the_interval_over_steps_holds_the_share_of_a_longer_run():
     assert 0.8 * 40 <= inside <= 40
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 5), st.integers(0, 2**16), st.sampled_from([0.0, 0.05, 0.5]), st.booleans())
 def test_lengths_are_no_cause_where_all_ranks_hold_the_same(ranks, seed, noise, deferred):
     """Whatever else keeps them waiting, and however long equal work takes: known by lengths, by law."""

@@ -30,7 +30,7 @@ def told(steps, ranks, alike=None) -> Paces:
     return paces_of(table_of(steps), tuple(range(ranks)), alike or {})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 8), st.integers(0, 7), st.sampled_from([0.6, 1.08, 1.3, 2.0]), st.integers(0, 2**16))
 def test_one_rank_that_is_not_as_fast_is_told_by_what_it_held(ranks, place, times, seed):
     pace = [1.0] * ranks

@@ -72,7 +72,7 @@ def test_a_point_that_cannot_run_says_so_in_its_row(whole):
     assert refused["makespan_seconds"] == ""
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_sweep_that_was_killed_anywhere_goes_on_to_the_same_bytes(grid, whole, tmp_path_factory, data):
     expected, kept = whole

@@ -96,7 +96,7 @@ def test_a_second_sweep_of_one_output_is_refused_and_the_first_ends_well(whole, 
     assert names(tmp_path) == ["grid.toml", "out.csv", "out.csv.points"]
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(numbers=st.lists(st.integers(0, 3), min_size=1, max_size=3))
 @pytest.mark.usefixtures("without_locks")
 def test_where_nothing_can_be_locked_both_have_all_rows(whole, tmp_path_factory, numbers):
