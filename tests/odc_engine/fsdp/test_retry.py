@@ -1,8 +1,10 @@
 """A microbatch that runs out of memory anywhere is halved, and the gradients are those of the microbatch unsplit."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 
 import nets
 import pytest
@@ -14,6 +16,7 @@ from work import Case
 
 from odc_engine import OnDemand, pack
 from odc_engine.fsdp.retry.halving import halved
+from odc_engine.fsdp.retry.retry import Retry
 from odcsim.errors import InputError
 
 CASE = Case((1, 1))
@@ -173,6 +176,22 @@ def test_so_is_a_retry_under_collectives(pools):
 
 
 # Halves.
+
+
+def test_halves_begin_when_all_that_was_pushed_has_arrived():
+    model, order, lives = torch.nn.Linear(1, 1), [], iter([False, True, True])
+    given = SimpleNamespace(count=Counter(), torn=False, wait_for_all=lambda: order.append("waits"))
+    loop = SimpleNamespace(units=[], model=model, minibatch=SimpleNamespace(given=given, deferred=False))
+    loop.start_anew = lambda: order.append("anew")
+
+    def loss(rows):
+        order.append(len(rows))
+        if not next(lives):
+            raise torch.OutOfMemoryError
+        return model(rows).sum()
+
+    Retry(loop).run(loss, torch.ones(4, 1), lambda rows: (rows[:2], rows[2:]))
+    assert order == [4, "waits", "anew", 2, 2]
 
 
 def test_packed_samples_are_halved_between_samples():
