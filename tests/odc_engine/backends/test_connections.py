@@ -3,6 +3,8 @@
 import errno
 import os
 import socket
+import struct
+import sys
 import threading
 import time
 import warnings
@@ -190,3 +192,13 @@ def test_an_interface_is_taken_by_its_name(monkeypatch, tmp_path, interface, fou
     monkeypatch.setattr(address, "_IPV6", tmp_path / "table")
     monkeypatch.setenv(address.INTERFACE, interface)
     assert address.own() == found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says it")
+def test_the_system_says_how_long_ago_the_other_end_acknowledged():
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as made:
+        made.sendall(b"x")
+        listener.accept()[0].close()
+        time.sleep(0.05)
+        told = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, sockets._LAST_ANSWER + 4)
+        assert 0 < struct.unpack_from("=I", told, sockets._LAST_ANSWER)[0] < 60_000

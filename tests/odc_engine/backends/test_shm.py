@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -272,3 +273,14 @@ def test_the_least_limit_of_a_process_s_groups_counts(tmp_path, where):
         (folder / f"memory.{used}").write_text(f"{taken}\n")
         (folder / "memory.stat").write_text("anon 600\nfile 100\n" + stat.format(*cached))
     assert shm._group_free(str(tmp_path)) == free
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_what_is_opened_is_closed_also_where_it_is_another_file(wrong, tmp_path):
+    (path := tmp_path / "arena").write_bytes(bytes(64))
+    mine = files._Told("here", os.getpid(), 0, str(path), path.stat().st_ino + wrong, 64)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with contextlib.suppress(InputError), contextlib.ExitStack() as opened:
+        files._open(1, mine, mine, opened).memory.close()
+        assert not wrong
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
