@@ -164,7 +164,8 @@ def is_the_sweeps(question: Question) -> Iterator[str]:
 def is_the_explorers(question: Question) -> Iterator[str]:
     found = answered("explorer", question)
     if found and (told := answered("compare", question)):
-        yield contradiction("fidelity", told["fidelity"], found["fidelity"])
+        shown = least_trusted(row["fidelity"] for row in told["rows"] if row["balancer"] != LEFT_OUT)
+        yield contradiction("fidelity", shown, found["fidelity"])
         yield from same_rows("explorer", told["rows"], found["rows"])
         every = {pair for pair in by_pair(told["rows"]) if pair[0] != LEFT_OUT}
         yield contradiction("rows", every, set(by_pair(found["rows"])))
@@ -240,7 +241,7 @@ def run_of(question: Question, sync: str, balancer: str) -> dict[str, Any]:
     told = answered("compare", question)
     row = dict(by_pair(told["rows"])[balancer, sync])
     whole = next(one for one in told["run"]["rows"] if one["row"] == f"{sync} + {balancer}")
-    return {**row, **whole, "fidelity": told["fidelity"], "minibatch": told["inputs"]["minibatch"]}
+    return {**row, **whole, "minibatch": told["inputs"]["minibatch"]}
 
 
 def compared_with(question: Question, chosen: Mapping[str, Any]) -> Question:
