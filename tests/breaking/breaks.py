@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/helpers"))
 from needs import NEEDS  # noqa: E402
 
+FAILED = (1, 2)  # exit statuses of pytest: a test failed, or could not be collected
 MINUTE, LONGEST = 60.0, 240.0  # seconds: of processor time, and by the clock
 SIM, ENGINE = "odcsim", "odc_engine"
 ROOMS = {  # of the simulator and of the engine: folders, "" for the files beside them
@@ -202,7 +203,7 @@ def attempt(one: Break) -> tuple[bool, float, str]:
             seconds = _wait(running)
             said.seek(0)
             failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said.read(), re.MULTILINE)
-        return running.returncode not in (0, -signal.SIGKILL), seconds, failed.group(1) if failed else ""
+        return running.returncode in FAILED, seconds, failed.group(1) if failed else ""
 
 
 def _wait(running: subprocess.Popen) -> float:
@@ -249,7 +250,8 @@ def tests(one: Break) -> list[str]:
     near = [path for path in found if distance(path)[0]]
     shown = [ROOT / "tests" / "approved" / "test_approved.py"] if package == SIM or one.room == "lab" else []
     rest = [path for path in found if path not in near]
-    return [str(path.relative_to(ROOT)) for path in (*sorted(near, key=distance), *shown, *sorted(rest, key=distance))]
+    every = (*sorted(near, key=distance), *shown, *sorted(rest, key=distance))
+    return [str(path.relative_to(ROOT)) for path in every if path.exists()]
 
 
 if __name__ == "__main__":
