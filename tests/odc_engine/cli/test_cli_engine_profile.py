@@ -166,6 +166,6 @@ def test_a_real_call_is_stopped_and_goes_on(tmp_path):
         (kind, 2) for kind in (*KINDS, "meeting", "settle", "overhead", "optimizer", "publish")
     }
     # On a busy machine a coefficient of so small a model may vanish in noise, but not all of a kind.
-    assert all(any(vars(p).values()) for p in (found.forward, found.backward, found.head, found.embed))
+    assert all(any(astuple(p)) for p in (found.forward, found.backward, found.head, found.embed))
     assert found.interference > 0
     assert (found.model, found.longest, found.most_tokens) == ("nano", 256, 256)
