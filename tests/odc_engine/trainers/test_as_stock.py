@@ -1,6 +1,7 @@
 """On demand or balanced, over FSDP2 or DDP, trainers of transformers and TRL learn and tell what they do stock."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,10 +102,10 @@ WAYS = {
 
 
 def made(way, mixin, over, rank, folder, **asked):
-    """`mixin`: a name of one, or "stock"."""
+    """`mixin`: a name of one, or "stock". Transformers writes into what it is given."""
     base, config, usual, data = TRAINERS[way.name]
     own = arguments(
-        rank, folder, config, **{"learning_rate": 1e-3, "max_steps": 4} | usual | over | way.changed | asked
+        rank, folder, config, **{"learning_rate": 1e-3, "max_steps": 4} | usual | over | deepcopy(way.changed) | asked
     )
     mixed = () if mixin == "stock" else (MIXINS[mixin],)
     kind = type("Own", (*mixed, in_order(base)), {"max_tokens": 64 if base is Trainer else 128})
