@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import commands
+import every_command
 
 FOLDER = Path(__file__).parents[1] / "approved"
 SURROUNDINGS = {"COLUMNS": "80", "NO_COLOR": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -105,7 +105,7 @@ def _command(line: str) -> tuple[str, int]:
 def _ours(words: list[str]) -> tuple[str, int]:
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), patch.object(sys, "argv", words):
-        code = commands.main(words)
+        code = every_command.main(words)
     return out.buffer.getvalue().decode(), code  # type: ignore[attr-defined]
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import commands, main, name_of
+from every_command import commands, main, name_of
 
 from odcsim import schedule
 from odcsim.program import MOST_STEPS, program

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from commands import commands
+from every_command import commands
 
 import odc_engine.cli
 import odcsim.cli

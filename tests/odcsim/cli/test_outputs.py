@@ -4,7 +4,7 @@ import gzip
 import os
 
 import pytest
-from commands import commands, line, main, name_of, takes_text
+from every_command import commands, line, main, name_of, takes_text
 
 from odcsim import schedule
 from odcsim.cli import build_parser
