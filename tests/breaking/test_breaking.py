@@ -1,12 +1,14 @@
 """A share of what `make break` does: changed inputs through every command, faults in the engine. Each run draws others
 where BREAKING_SEED says so; what breaks is told with the command that repeats it."""
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
 
+import breaks
 import choosers
 import mutations
 import pytest
@@ -34,6 +36,22 @@ def test_every_break_that_is_listed_is_one_line_of_its_file():
         text = (ROOT / one.file).read_text()
         assert one.made(text) != text
         assert (ROOT / one.test).is_file()
+
+
+def test_drawn_breaks_are_lines_that_can_be_run_and_are_kept_until_these_go():
+    drawn = breaks.drawn(0, 80)
+    assert len(drawn) == len(set(drawn)) == 80
+    assert {one.room for one in drawn} == set(breaks.ROOMS)
+    for one in drawn:
+        lines = (ROOT / one.file).read_text().splitlines()
+        lines[breaks.place(one)] = one.changed
+        ast.parse("\n".join(lines))
+        assert breaks.tests(one)
+    gone = drawn[3]._replace(line="gone")
+    kept = breaks.again([one._asdict() for one in (*drawn[:3], gone)], 0)
+    assert kept[:3] == drawn[:3]
+    assert kept[3].room == gone.room
+    assert kept[3] not in drawn[:4]
 
 
 @pytest.mark.slow

@@ -24,20 +24,36 @@ sys.exit(pytest.main(sys.argv[1:]))
 class Item:
     """A test, as pytest has collected it."""
 
-    def __init__(self, *marks):
-        self.marks, self.added = marks, []
+    def __init__(self, *marks, nodeid="a.py::test_one", drawn=0):
+        self.marks, self.added, self.nodeid, self.drawn = marks, [], nodeid, drawn
 
     def get_closest_marker(self, name):
+        if name == "drawn" and self.drawn:
+            return pytest.mark.drawn(self.drawn).mark
         return name if name in self.marks else None
 
     def add_marker(self, mark):
         self.added.append(mark)
 
 
-def test_tests_for_a_gpu_alone_bear_warnings(request):
-    """Which its machine has of its own versions of torch."""
+@pytest.fixture
+def ours(request):
     home = str(ROOT / "tests/conftest.py")
-    [ours] = [each for each in request.config.pluginmanager.get_plugins() if getattr(each, "__file__", "") == home]
+    [found] = [each for each in request.config.pluginmanager.get_plugins() if getattr(each, "__file__", "") == home]
+    return found
+
+
+def test_of_a_drawn_family_so_many_cases_run_and_the_same_for_everybody(ours):
+    cases = [Item(nodeid=f"a.py::test_many[{n}]", drawn=3) for n in range(10)]
+    few = [Item(nodeid=f"a.py::test_few[{n}]", drawn=3) for n in range(2)]
+    left_out = ours._left_out([Item(), *cases, *few])
+    assert left_out < set(cases)
+    assert len(left_out) == 7
+    assert ours._left_out([*cases, *few]) == left_out
+
+
+def test_tests_for_a_gpu_alone_bear_warnings(request, ours):
+    """Which its machine has of its own versions of torch."""
     plain, gpu = Item("slow"), Item("gpu")
     ours.pytest_collection_modifyitems(request.config, [plain, gpu])
     assert plain.added == []
