@@ -31,7 +31,7 @@ from odcsim import timeline
 
 DEVICES = 3
 TIMEOUT = 3.0  # seconds that a peer may be silent
-OTHERS = "sem.mp-"  # semaphores of Python's pools, of which the engine has none
+OTHERS = ("sem.mp-", "torch_")  # of Python's pools and of torch's loaders; the engine has none
 HUNG = 60.0  # seconds after which a run has no end
 OURS = r"odc_engine: the machine is busy.*|device \d pid \d+|minibatch \d+ done|odc_engine: error: .*"
 GLOO = r"\[[^]]*(/gloo/|ProcessGroupGloo)[^]]*\] .*connect.*"  # its own words where a device died while it connected

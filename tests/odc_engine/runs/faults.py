@@ -205,7 +205,7 @@ def queued_job(timeout: float = 30.0) -> Job:
     return replace(whole, schedules=tuple(schedules))
 
 
-def gone(pid: int, seconds: float = 2.0) -> bool:
+def gone(pid: int, seconds: float = 10.0) -> bool:
     """Whether a process ends in that time."""
     deadline = time.monotonic() + seconds
     while Path(f"/proc/{pid}").exists():

@@ -28,6 +28,7 @@ ANYWHERE = [
 ]
 AT_THE_QUEUE = [("on-demand", "shm", place) for place in QUEUE]
 USUAL = ("on-demand", "shm", "lock")  # the others wait as long for the same timeout
+OTHERS = ("sem.", "torch_")  # semaphores of Python and batches of torch's loaders, of which the engine has none
 slow = pytest.mark.slow
 
 
@@ -41,7 +42,7 @@ def nothing_left():
 
 def named_memory() -> set[Path]:
     found = [*Path("/dev/shm").glob("*"), *Path(tempfile.gettempdir()).glob("odc-*")]
-    return {path for path in found if path.is_file() and not path.name.startswith("sem.")}  # those go at once
+    return {path for path in found if path.is_file() and not path.name.startswith(OTHERS)}
 
 
 def struck(folder: Path, where: tuple[str, str, str], fault: int, timeout: float = 30.0) -> faults.Ended:
