@@ -40,29 +40,32 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["ignored"] = IGNORED
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of versions of torch that a GPU's machine happens to have, warnings are none of our laws."""
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.filterwarnings("default"))
-    if not THOROUGH and (left_out := _left_out(items)):
+    for item in _not_drawn([item for item in items if not item.get_closest_marker("slow")], "by_default"):
+        item.add_marker(pytest.mark.slow)
+    if not THOROUGH and (left_out := _not_drawn(items, "drawn")):
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
 
 
-def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Of each test marked `drawn`, the cases that are not among so many drawn ones."""
+def _not_drawn(items: list[pytest.Item], mark: str) -> set[pytest.Item]:
+    """Of each test with this mark, the cases that are not among so many drawn ones."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("drawn"):
+        if item.get_closest_marker(mark):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out = set[pytest.Item]()
+    others = set[pytest.Item]()
     for name, some in cases.items():
-        marker = some[0].get_closest_marker("drawn")
+        marker = some[0].get_closest_marker(mark)
         assert marker is not None
         number = min(len(some), marker.args[0])
-        left_out |= set(some) - set(Random(f"{SEED} {name}").sample(some, number))
-    return left_out
+        others |= set(some) - set(Random(f"{SEED} {name}").sample(some, number))
+    return others
 
 
 def pytest_collection_finish() -> None:

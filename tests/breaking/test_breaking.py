@@ -38,6 +38,7 @@ def test_every_break_that_is_listed_is_one_line_of_its_file():
         assert (ROOT / one.test).is_file()
 
 
+@pytest.mark.slow
 def test_drawn_breaks_are_lines_that_can_be_run_and_are_kept_until_these_go():
     drawn = breaks.drawn(0, 80)
     assert len(drawn) == len(set(drawn)) == 80
@@ -62,6 +63,7 @@ def test_the_first_breaks_of_each_package_are_red(tmp_path):
             assert choosers.run(one, tree).red, one
 
 
+@pytest.mark.slow
 def test_every_seed_is_read_whole_and_its_changes_are_drawn_alike(tmp_path):
     seeds.write(tmp_path)
     names = sorted({case.seed for case in seeds.CASES if case.seed})

@@ -24,12 +24,12 @@ sys.exit(pytest.main(sys.argv[1:]))
 class Item:
     """A test, as pytest has collected it."""
 
-    def __init__(self, *marks, nodeid="a.py::test_one", drawn=0):
-        self.marks, self.added, self.nodeid, self.drawn = marks, [], nodeid, drawn
+    def __init__(self, *marks, nodeid="a.py::test_one", **numbers):
+        self.marks, self.added, self.nodeid, self.numbers = marks, [], nodeid, numbers
 
     def get_closest_marker(self, name):
-        if name == "drawn" and self.drawn:
-            return pytest.mark.drawn(self.drawn).mark
+        if name in self.numbers:
+            return getattr(pytest.mark, name)(self.numbers[name]).mark
         return name if name in self.marks else None
 
     def add_marker(self, mark):
@@ -46,10 +46,18 @@ def ours(request):
 def test_of_a_drawn_family_so_many_cases_run_and_the_same_for_everybody(ours):
     cases = [Item(nodeid=f"a.py::test_many[{n}]", drawn=3) for n in range(10)]
     few = [Item(nodeid=f"a.py::test_few[{n}]", drawn=3) for n in range(2)]
-    left_out = ours._left_out([Item(), *cases, *few])
+    left_out = ours._not_drawn([Item(), *cases, *few], "drawn")
     assert left_out < set(cases)
     assert len(left_out) == 7
-    assert ours._left_out([*cases, *few]) == left_out
+    assert ours._not_drawn([*cases, *few], "drawn") == left_out
+
+
+def test_of_a_large_family_so_many_cases_run_by_default_and_the_others_are_slow(request, ours):
+    cases = [Item(nodeid=f"a.py::test_many[{n}]", by_default=3) for n in range(10)]
+    slow = Item("slow", nodeid="a.py::test_many[slow]", by_default=3)
+    ours.pytest_collection_modifyitems(request.config, every := [*cases, slow, Item()])
+    assert [item.added for item in every].count([pytest.mark.slow]) == 7
+    assert slow.added == every[-1].added == []
 
 
 def test_tests_for_a_gpu_alone_bear_warnings(request, ours):

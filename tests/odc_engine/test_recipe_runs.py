@@ -28,6 +28,7 @@ def test_a_choice_that_there_is_not_is_refused_before_anything_starts(choice):
         job_of(FILE, **choice)
 
 
+@pytest.mark.slow
 def test_a_new_field_is_asked_for_runs_and_is_written_without_another_edit(tmp_path):
     written(tmp_path, (1, 1))
     out = toys.run(

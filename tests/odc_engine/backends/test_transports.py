@@ -415,6 +415,7 @@ def left_over(rank, name):
     return max(0, counts[1] - counts[0]), threads
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("name", ["shm", "shm elsewhere", "tcp", "nvshmem"])
 def test_nothing_stays(pools, name):
     def files():

@@ -57,6 +57,7 @@ def settled(rank, case, clip=0.0):
         return work.whole_gradients(model), work.whole(norm).item()
 
 
+@pytest.mark.by_default(14)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_gradients_are_those_of_one_process(pools, case):
     expected = work.reference(case)

@@ -17,6 +17,7 @@ COMPILED = ("training: compiled_layers", "training: compiled_model", "training: 
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in COMPILED else name for name in EVERY]
 
 
+@pytest.mark.by_default(80)
 @pytest.mark.parametrize("name", NAMES)
 def test_right_or_refused_as_the_page_says(pools, name):
     if wanting := EVERY[name].wanting:

@@ -128,6 +128,7 @@ def sharded():
     return work.shard(Case((1, 1)), Case((1, 1)).fresh())
 
 
+@pytest.mark.by_default(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_rank_that_is_refused_something_says_what_and_no_other_waits(pools, fault, tmp_path):
     other, own = pools(2).run(tried, fault, sharded, str(tmp_path))
@@ -136,6 +137,7 @@ def test_a_rank_that_is_refused_something_says_what_and_no_other_waits(pools, fa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("fault", ["no page", "no arena", "a bug"])
 def test_nor_does_any_other_of_a_hybrid_mesh(pools, fault, tmp_path):
     kinds = [kind for kind, *_ in pools(4).run(tried, fault, partial(own_loops.sharded, HYBRID), str(tmp_path))]

@@ -20,9 +20,8 @@ from odc_engine.kernels import device, transfers
 from odc_engine.kernels.transfers import USUAL
 from odc_engine.memory.arena import UnitShape
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(device.gather, "params"), reason="kernels are interpreted in this process (TRITON_INTERPRET)"
-)
+INTERPRETED = "kernels are interpreted in this process (TRITON_INTERPRET)"
+pytestmark = [pytest.mark.skipif(not hasattr(device.gather, "params"), reason=INTERPRETED), pytest.mark.by_default(8)]
 GENERATIONS = 80, 90, pytest.param(100, marks=pytest.mark.slow)
 DEVICES, WHOLE, ODD = 4, 1 << 20, (1 << 20) + 37
 DENSE = {"fp32": torch.float32, "bf16": torch.bfloat16}

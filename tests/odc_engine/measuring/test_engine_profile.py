@@ -83,6 +83,7 @@ def drifting(rng, size):
     return run
 
 
+@pytest.mark.slow
 def test_the_interval_knows_that_the_machine_drifts(monkeypatch, tmp_path):
     """Of twelve profiles, each beside a spell of another time."""
     rng, inside, true = np.random.default_rng(0), [], beside_catalog.seconds(MACHINE, TINY, 512)

@@ -31,6 +31,7 @@ def test_bad_numbers_are_refused_in_a_line(capsys, options):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_command_measures_every_way_and_draws_them(capfd, tmp_path):
     page = tmp_path / "rates.html"
     assert main(["bandwidth", "--devices", "2", "--bytes", str(SIZE), "--json", "--html", str(page)]) == 0

@@ -186,6 +186,7 @@ def rounds_of(seed: int, devices: int, move: str) -> list[Round]:
     ]
 
 
+@pytest.mark.by_default(24)
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("name", ARENAS)
 def test_one_rank_that_does_something_else_leaves_all_in_step_or_told(pools, name, move):

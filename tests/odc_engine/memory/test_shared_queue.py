@@ -59,6 +59,7 @@ def check_gradients(job, found):
         assert max(errors.values()) <= BOUND
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("backend", ["shm", "threads"])
 def test_gradients_of_drawn_schedules_equal_one_process(pools, backend, devices):

@@ -55,6 +55,7 @@ def struck(folder: Path, where: tuple[str, str, str], fault: int, timeout: float
     return ended
 
 
+@pytest.mark.by_default(5)
 @pytest.mark.parametrize("where", [*ANYWHERE, *AT_THE_QUEUE], ids="-".join)
 @pytest.mark.usefixtures("nothing_left")
 def test_a_killed_device_is_named_by_all_others(tmp_path, capfd, where):

@@ -98,11 +98,11 @@ ENDS = {
     "killed": (to_the_command(signal.SIGKILL), -signal.SIGKILL),
     "killed over a stopped device": (killed_over_a_stopped_device, -signal.SIGKILL),
 }
-USUAL = ("interrupted",)
 
 
 @linux
-@pytest.mark.parametrize("end", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in ENDS])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ENDS)
 def test_nothing_outlives_the_command(tmp_path, end):
     send, code = ENDS[end]
     with at_work(tmp_path) as (process, log):

@@ -47,6 +47,7 @@ def errors(pools, case: Case) -> list[float]:
     return [work.error(found, expected) for found in pools(len(case.counts)).run(work.gradients, case)]
 
 
+@pytest.mark.by_default(20)
 @pytest.mark.parametrize("case", SYNCS + CASES, ids=label)
 def test_gradients_equal_one_process(pools, case):
     assert max(errors(pools, case)) <= BOUND

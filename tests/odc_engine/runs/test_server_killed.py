@@ -22,6 +22,7 @@ from odcsim.errors import InputError
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
 
 
+@pytest.mark.slow
 def test_devices_cut_off_while_they_start_are_ended_with_the_run(tmp_path):
     assert living(cut_off(tmp_path / "tasks", longer=60.0)) == []
     assert launch.run(meeting, DEVICES, FIRST) == 0
