@@ -20,6 +20,7 @@ def truths():
     return study.truths()
 
 
+@pytest.mark.slow
 def test_mixtures_with_rare_long_samples_hold_whatever_the_figure(monkeypatch):
     monkeypatch.setattr(
         study, "LENGTHS", {name: study.LENGTHS[name] for name in ("2 % long", "8 % long, mixed with short")}

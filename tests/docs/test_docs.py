@@ -42,6 +42,7 @@ SLOW = {  # whose commands take longer than those of all others
 RUN = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
 
 
+@pytest.mark.by_default(14)
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else ()) for page in RUN], ids=shown
 )

@@ -121,6 +121,7 @@ def test_programs_of_the_kit_need_no_other(kit):
         assert imported & every <= there
 
 
+@pytest.mark.slow
 def test_its_tests_are_found_by_its_own_settings(kit):
     """Without what the checkout's tests load."""
     folder = kit[0]

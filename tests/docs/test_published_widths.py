@@ -19,6 +19,7 @@ def by(publishers: int, cell):
     return [replace(cell, source=f"p{number}") for number in range(publishers)]
 
 
+@pytest.mark.slow
 def test_what_errors_were_drawn_with_is_found():
     rng = np.random.default_rng(1)
     runs = [*by(3000, DENSE), *by(3000, ADAPTERS)]

@@ -138,6 +138,7 @@ sys.exit(pytest.main(["-q", "--collect-only", "-m", "gpu", "--strict-markers", {
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("seen "))[5:])
 
 
+@pytest.mark.slow
 def test_a_rung_takes_at_most_nine_minutes_whatever_hangs(collected):
     places = [name for names in validate_gpu.RUNGS.values() for name in names]
     assert {path.stem for path in (ROOT / "tests/gpu").glob("test_*.py")} == {f"test_gpu_{name}" for name in places}

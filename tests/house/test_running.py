@@ -82,7 +82,8 @@ def test_what_a_test_starts_heeds_signals():
     assert subprocess.run([sys.executable, "-c", HEEDED], capture_output=True, check=True).stdout == b"[True, True]\n"
 
 
-@pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_it_does_also_under_nohup(workers):
     words = [f"{__file__}::{test_what_a_test_starts_heeds_signals.__name__}", "-q", "-p", "no:cacheprovider"]
     command = [sys.executable, "-c", DEAF, *words, "-n", workers]

@@ -217,6 +217,7 @@ def test_a_real_job_is_replayed_as_its_own_analysis_has_it(real):
     assert sum(broken_down(real).by_step["bubble"]) / len(grid.measured) == pytest.approx(0.62, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_real_job_has_uneven_stages_and_lengths_and_a_slow_worker_is_named_where_it_has_one(real, seen):
     found, grid = shares(real), grid_of(real)
     assert named(real, 0.01) == {"lengths", "stages"}
