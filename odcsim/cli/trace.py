@@ -16,7 +16,6 @@ SOURCE = (
     "parquet, arrow, idx, also .gz, or - for stdin; folders: save_to_disk, shards or rollouts"
 )
 BAR = 40
-SAMPLES = 10_000  # drawn where nobody says how many
 
 
 def add(commands: Any) -> None:
@@ -184,7 +183,7 @@ def _make(args: argparse.Namespace) -> None:
         print(f"wrote lengths of {trace.in_words} to {args.output} ({trace.origin})")
         return
     whole = options.loaded(args, args.source, without=("truncate", "drop_over"))
-    drawn = draw(whole if is_file(args.source) else args.source, args.samples or SAMPLES, args.seed or 0)
+    drawn = draw(whole if is_file(args.source) else args.source, args.samples, args.seed)
     options.tell_cutoff(Trace(args.source, drawn), args.cutoff)
     lengths, cost = limits.lengths_within(args.source, drawn, args.truncate, args.drop_over)
     save({"length": lengths}, Path(args.output))

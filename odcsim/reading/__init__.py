@@ -70,13 +70,17 @@ def is_file(source: str) -> bool:
     return not (specs.kind_of(source) or named.find(source))
 
 
-def draw(source: str | Path | Trace, samples: int, seed: int) -> NDArray[np.int64]:
-    """Lengths drawn anew from a spec, or from passes over any other trace, none twice within a pass."""
-    name = source.name if isinstance(source, Trace) else str(source)
-    specs.in_range(name, "samples", samples, 1, specs.MOST_SAMPLES)
-    specs.in_range(name, "seed", seed, 0, specs.MOST_SEED)
+def draw(source: str | Path | Trace, samples: int | None = None, seed: int | None = None) -> NDArray[np.int64]:
+    """Lengths drawn anew from a spec, or from passes over any other trace, none twice within a pass.
+
+    `samples` and `seed`, where given, win over those in a spec.
+    """
     if isinstance(source, str) and (kind := specs.kind_of(source)):
         return specs.load(source, kind, samples=samples, seed=seed).lengths
+    name = source.name if isinstance(source, Trace) else str(source)
+    samples, seed = specs.SAMPLES if samples is None else samples, seed or 0
+    specs.in_range(name, "samples", samples, 1, specs.MOST_SAMPLES)
+    specs.in_range(name, "seed", seed, 0, specs.MOST_SEED)
     trace, rng = source if isinstance(source, Trace) else _whole(source, None), np.random.default_rng(seed)
     if trace.bundle is not None:
         raise InputError("pairs cannot be sampled one side at a time", where=name, fix="leave out --samples and --seed")

@@ -10,6 +10,7 @@ from odcsim.errors import InputError, nearest
 from odcsim.support.numbers import SIZES, TOKENS, human
 from odcsim.trace import MAX_LENGTH, Trace
 
+SAMPLES = 10_000  # drawn where nobody says how many
 MOST_SAMPLES = 20_000_000  # some 54 bytes each until statistics are told of them
 MOST_SEED = 2**53
 Values = dict[str, float]
@@ -34,9 +35,10 @@ def kind_of(text: str) -> str | None:
 def load(text: str, kind: str, *, samples: int | None = None, seed: int | None = None) -> Trace:
     """Draw the spec. `samples` and `seed`, where given, win over those in the text."""
     values = _parse(text, kind)
-    count = samples if samples is not None else int(values.pop("samples", 10_000))
+    count = samples if samples is not None else int(values.pop("samples", SAMPLES))
     start = seed if seed is not None else int(values.pop("seed", 0))
     in_range(text, "samples", count, 1, MOST_SAMPLES)
+    in_range(text, "seed", start, 0, MOST_SEED)
     low, high = values.get("min", 1.0), values.get("max", float(MAX_LENGTH))
     if low > high:
         raise InputError(f"min={low:g} is above max={high:g}", where=text, fix="swap them")
