@@ -36,7 +36,7 @@ def answer(curves: Sequence[Curve]) -> str:
     moved = [f"{c.name} (it pays {_where(c)}; here it is {c.here})" for c in curves if c.crossings]
     rest = [c.name for c in curves if c.leads and not c.crossings]
     if not moved:
-        return f"{told} No other {_listed(rest, 'or')} that was tried changes that."
+        return f"{told} Nothing else that was tried ({', '.join(rest)}) changes that."
     still = f"; not on {_listed(rest, 'or')}" if rest else ""
     return f"{told} This depends on {_listed(moved, 'and')}{still}."
 
