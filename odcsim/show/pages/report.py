@@ -218,7 +218,8 @@ def _abouts(timelines: Sequence[Timeline]) -> str:
     rows = []
     for timeline in timelines:
         about = timeline.about
-        hardware = f"{about.devices} x {about.hardware}" + (", compute emulated" if about.emulated else "")
+        waits = about.emulated and about.executor == "engine"
+        hardware = f"{about.devices} x {about.hardware}" + (", compute emulated" if waits else "")
         cells = [about.executor, hardware, about.fidelity, about.model, about.trace, about.digest]
         rows.append([timeline.about.title, *cells])
     return page.table(head, rows, name="What these timelines are")
