@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import work
-from torch.distributed.fsdp import fully_shard
 from transports import refused, spread
 from work import Case
 
@@ -104,56 +103,33 @@ def test_gpus_of_several_machines_are_refused_by_all_where_one_has_no_nvshmem(po
     assert pools(4).run(on_gpus) == ["PeerLost", "InputError", "PeerLost", "PeerLost"]
 
 
-COUNTS = ((3, 1, 0, 2), (0, 0, 2, 1))
+CASE = Case((3, 1, 0, 2))
 
 
-def sharded():
-    model = Case((1,)).fresh()
-    for layer in model.layers:
-        fully_shard(layer)
-    return fully_shard(model)
-
-
-def trained(rank, accumulate, per_node, far):
-    with spread(rank, TWO):
-        model = sharded()
-        how = {"accumulate": accumulate, "devices_per_node": per_node, "far": far}
-        odc = OnDemand(model, timeout=20, average=False, **how)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        for number, counts in enumerate(COUNTS):
-            for m in range(counts[rank]):
-                nets.loss(model, rank, m, number).backward()
-            odc.settle()
-            optimizer.step()
-            optimizer.zero_grad()
-            odc.publish()
-        found = odc.arena.accumulate
-        odc.close()
-        return found, work.whole_parameters(model)
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """Parameters of the same training in one process."""
-    model = Case((1,)).fresh().double()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for number, counts in enumerate(COUNTS):
-        for rank, count in enumerate(counts):
-            for m in range(count):
-                nets.loss(model, rank, m, number).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return dict(model.named_parameters())
+def trained(rank, case):
+    with spread(rank, TWO), work.device(case) as (model, odc):
+        work.train(case, rank, model, odc, torch.optim.AdamW(model.parameters(), lr=0.01), range(2))
+        return odc.arena.accumulate, work.whole_parameters(model)
 
 
 @pytest.mark.parametrize(
     ("accumulate", "per_node", "far", "sums"),
     [(None, None, "each", "slots"), (None, 2, "each", "locked"), ("locked", 2, "hierarchical", "locked")],
 )
-def test_training_is_as_in_one_process(pools, alone, accumulate, per_node, far, sums):
-    for found, parameters in pools(4).run(trained, accumulate, per_node, far):
+def test_training_is_as_in_one_process(pools, accumulate, per_node, far, sums):
+    alone = CASE.fresh().double()
+    optimizer = torch.optim.AdamW(alone.parameters(), lr=0.01)
+    for number in range(2):
+        work.reference(CASE, number, alone)
+        optimizer.step()
+        optimizer.zero_grad()
+    for found, parameters in pools(4).run(trained, CASE.but(accumulate=accumulate, per_node=per_node, far=far)):
         assert found == sums
-        assert work.error(parameters, alone) < 1e-5
+        assert work.error(parameters, dict(alone.named_parameters())) < 1e-5
+
+
+def sharded():
+    return work.shard(CASE, CASE.fresh())
 
 
 def sums_afar(rank):
@@ -216,34 +192,25 @@ def wrong(call):
     return "", []
 
 
-def asked_for_too_much(rank):
-    with memory(rank) as made:
+def one_fails(rank, how):
+    """To serve: device 0 asks for what lies beyond device 1's bytes, or the answer moves nothing."""
+    with memory(rank, timeout=0.5 if how == "mute" else 20.0) as made, pytest.MonkeyPatch.context() as patch:
+        if how == "mute":
+            patch.setattr(carriers, "_answer", lambda *_: time.sleep(2.0))
+        dist.barrier()
 
         def asked():
             if rank == 0:
-                made.fetch(1, SIZE - 5, made.view(0)[:10])
-            made.meet(MAIN)
-            time.sleep(0.5)
+                made.fetch(1, 0 if how == "mute" else SIZE - 5, made.view(0)[:10])
+            time.sleep(1.5)
             made.check()
 
         return wrong(asked)
 
 
-def test_a_server_that_fails_is_heard_of_on_both_sides(pools):
-    assert pools(2).run(asked_for_too_much) == [("PeerLost", [1]), ("EngineError", [])]
-
-
-def one_moves_nothing(rank):
-    with memory(rank, timeout=0.5) as made, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(carriers, "_answer", lambda *_: time.sleep(2.0))
-        dist.barrier()
-        if rank:
-            return time.sleep(1.5)
-        return wrong(lambda: made.fetch(1, 0, made.view(0)[:10]))
-
-
-def test_who_moves_nothing_is_named(pools):
-    assert pools(2).run(one_moves_nothing)[0] == ("PeerLost", [1])
+@pytest.mark.parametrize(("how", "told"), [("mute", ("", [])), ("beyond", ("EngineError", []))])
+def test_who_does_not_serve_is_heard_of_on_both_sides(pools, how, told):
+    assert pools(2).run(one_fails, how) == [("PeerLost", [1]), told]
 
 
 def broken_off(rank):
