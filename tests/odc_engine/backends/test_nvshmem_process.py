@@ -37,10 +37,9 @@ from odcsim.errors import InputError
 def library(monkeypatch):
     """As in a process that has not started NVSHMEM, with no GPU under it. Its calls are in `told`, and what its start
     finds in the environment is in `heaps`."""
-    monkeypatch.setenv("NVSHMEM_DISABLE_NVLS", "")  # undone afterwards, whoever sets it
-    monkeypatch.delenv("NVSHMEM_DISABLE_NVLS")
-    monkeypatch.setenv(HEAP, "")
-    monkeypatch.delenv(HEAP)
+    for name in ("NVSHMEM_DISABLE_NVLS", HEAP):
+        monkeypatch.setenv(name, "")  # undone afterwards, whoever sets it
+        monkeypatch.delenv(name)
     made, memory = object.__new__(nvshmem_library.Nvshmem), torch.zeros(64, dtype=torch.uint8)
     made.device, made.process, made.heaps, made.told = torch.device("cpu"), Process(), [], []
     made.address = memory.data_ptr()
@@ -152,66 +151,53 @@ def test_arenas_of_a_process_share_one_nvshmem_over_the_same_ranks_and_others_ar
 class Others(FakeNvshmem):
     """Something else in the process, torch's symmetric memory say, has started NVSHMEM over each rank alone."""
 
-    @property
-    def _calls(self):
-        return SimpleNamespace(my_pe=lambda: 0, n_pes=lambda: 1)
+    _calls = SimpleNamespace(my_pe=lambda: 0, n_pes=lambda: 1)
 
 
-def cannot_have(_rank, why):
-    """A second arena in a heap that does not grow; or what something else has started over others."""
-    if why == "begun by others":
-        memory = NvshmemMemory(SharedMemory(timeout=30.0), Others((1, 1)))
-        told = refused(lambda: memory.allocate(1024))
-        memory.close()
-        return told
-    one, two = (memory_over(None, grows=False) for _ in range(2))
-    one.allocate(1024)
-    told = refused(lambda: two.allocate(EXTRA))
-    two.close()
-    one.meet(MAIN)  # and the first goes on
+def cannot_have(_rank, library, nbytes):
+    """What something else has started over others; or a second arena in a heap that does not grow."""
+    one, other = memory_over(None, grows=False), NvshmemMemory(SharedMemory(timeout=30.0), library((1, 1), grows=False))
+    if nbytes > 1024:
+        one.allocate(1024)
+    told = refused(lambda: other.allocate(nbytes))
+    other.close()
+    if nbytes > 1024:
+        one.meet(MAIN)  # and the first goes on
     one.close()
     return told
 
 
-@pytest.mark.parametrize("why", ["begun by others", "no room"])
-def test_what_nvshmem_cannot_have_is_refused_by_all(pools, why):
-    assert pools(2).run(as_new, cannot_have, why) == ["InputError"] * 2
+@pytest.mark.parametrize(("library", "nbytes"), [(Others, 1024), (FakeNvshmem, EXTRA)])
+def test_what_nvshmem_cannot_have_is_refused_by_all(pools, library, nbytes):
+    assert pools(2).run(as_new, cannot_have, library, nbytes) == ["InputError"] * 2
 
 
 CASE = Case((2, 1, 0, 1))
 
 
-def trained(rank, evaluated):
+def trained(rank):
     """A mesh whose shards lie on two machines, and replicas inside each. A second model of the process evaluates."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-
-    def sharded():
+    made = []
+    for _ in range(2):
         model = CASE.fresh()
-        for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        for module in (*model.layers, model):
+            fully_shard(module, mesh=mesh)
         memory = memory_over(devices_of(model))
-        return model, OnDemand(model, memory=memory, accumulate="slots", average=False, timeout=30)
-
-    model, odc = sharded()
-    frozen, evaluation = sharded() if evaluated else (None, None)
+        made.append((model, OnDemand(model, memory=memory, accumulate="slots", average=False, timeout=30)))
+    (model, odc), (frozen, evaluation) = made
     work.minibatch(CASE, rank, model, odc)
-    found = work.whole_gradients(model)
-    losses = work.evaluate(CASE, frozen, rank) if evaluated else []
-    for each in (evaluation, odc) if evaluated else (odc,):
-        each.close()
-    return found, losses
+    found = work.whole_gradients(model), work.evaluate(CASE, frozen, rank)
+    evaluation.close()
+    odc.close()
+    return found
 
 
-@pytest.mark.parametrize("evaluated", [False, True])
-def test_a_user_s_models_over_a_mesh_have_the_gradients_of_one_process(pools, evaluated):
+def test_a_user_s_models_over_a_mesh_have_the_gradients_of_one_process(pools):
     expected = work.reference(CASE)
-    for rank, (gradients, losses) in enumerate(pools(4).run(as_new, trained, evaluated)):
+    for rank, (gradients, losses) in enumerate(pools(4).run(as_new, trained)):
         assert work.error(gradients, expected) <= BOUND
-        with torch.no_grad():
-            alone = CASE.fresh()
-            expected_losses = [CASE.loss(alone, rank, m, 77).item() for m in range(3)]
-        assert losses == pytest.approx(expected_losses if evaluated else [], rel=1e-5)
+        assert losses == pytest.approx(work.evaluate(CASE, CASE.fresh(), rank), rel=1e-5)
 
 
 # Who is gone where NVSHMEM waits without end. Launched as any other: a process for each device, and its own model.
@@ -229,47 +215,38 @@ def test_a_schedule_is_verified_through_it(sync):
     assert launch.run(verified, 2, 30.0, job, FakeNvshmem((1, 1))) == 0
 
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def dies(host, place, folder):
     """Device 1, inside a call of the library: the other one's then never returns. Or just when both have started."""
-    library, started = FakeNvshmem((1, 1)), folder / "started"
+    library, started, stopped = FakeNvshmem((1, 1)), folder / "started", folder / "stopped"
+    start, allocate = library.start, library.allocate
 
     def deadly(*_):
         if host.rank == 1:
-            die()
+            os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait()
 
-    def starts(*args, really=library.start):
-        really(*args)
+    def starts(*args):
+        start(*args)
         if host.rank == 0:
             started.touch()
             return
         while not started.exists():
             time.sleep(0.001)
-        die()
+        deadly()
 
-    def stops(*_):
-        (folder / "stopped").touch()
-
-    meets = {"MAIN": MAIN, "COMM": COMM}
-    if place in meets:
-        library.stop = stops  # nobody enters what only all can do
-    elif place == "started":
-        library.start, allocate = starts, library.allocate
-        library.allocate = lambda nbytes: (folder / "stopped").touch() or allocate(nbytes)
-    else:
-        setattr(library, place, deadly)
     memory = NvshmemMemory(host, library)
     try:
+        if place == "started":
+            library.start, library.allocate = starts, lambda nbytes: stopped.touch() or allocate(nbytes)
+        elif place in TOGETHER:
+            setattr(library, place, deadly)
         memory.allocate(1024)
-        if place in meets:  # a meeting lies on a stream, as on a GPU, and who waits for the stream hears of nobody
+        if place in (MAIN, COMM):  # a meeting lies on a stream, as on a GPU, and who waits for it hears of nobody
             under_way = []
-            library.meet = lambda: die() if host.rank == 1 else under_way.append(True)
-            library.synchronize = lambda: threading.Event().wait() if under_way else None
-            memory.meet(meets[place])
+            library.stop = lambda *_: stopped.touch()  # nobody enters what only all can do
+            library.meet = lambda: deadly() if host.rank == 1 else under_way.append(True)
+            library.synchronize = lambda: deadly() if under_way else None
+            memory.meet(place)
             memory.meet(MAIN)
         memory.close()
     except PeerLost as error:
@@ -281,7 +258,7 @@ def dies(host, place, folder):
 TOGETHER = ("start", "allocate", "stop")
 
 
-@pytest.mark.parametrize("place", [*TOGETHER, "started", "MAIN", "COMM"])
+@pytest.mark.parametrize("place", [*TOGETHER, "started", MAIN, COMM])
 def test_a_death_inside_what_all_do_together_ends_the_wait_for_it(tmp_path, place):
     """Nobody asks for memory before all have started, nor enters what only all can do once one is gone."""
     assert launch.run(dies, 2, 30.0, place, tmp_path) == 1
@@ -314,38 +291,13 @@ def test_who_does_not_come_to_what_all_do_together_is_named_in_time(pools, place
     assert pools(2).run(as_new, waits_alone, place) == [[1], [0]]
 
 
-def threads_of_calls(_rank):
-    """Which threads the library is called on, and whether they are the caller's."""
-    memory, seen = memory_over(None), []
+@pytest.mark.parametrize("kind", [PeerLost, RuntimeError])
+def test_streams_that_do_not_end_are_given_up_and_their_errors_raised(kind):
+    def synchronize():
+        if kind is PeerLost:
+            threading.Event().wait()
+        raise RuntimeError("illegal address")
 
-    def noted(call):
-        def noting(*args):
-            seen.append(threading.get_ident())
-            return call(*args)
-
-        return noting
-
-    for name in (*TOGETHER, "synchronize", "meet"):
-        setattr(memory.library, name, noted(getattr(memory.library, name)))
-    memory.allocate(1024)
-    memory.meet(MAIN)
-    memory.close()
-    return len(seen) >= 4, len(set(seen)), threading.get_ident() in seen
-
-
-def test_one_thread_starts_nvshmem_and_ends_it(pools):
-    """As NVSHMEM asks for; and CUDA's present device, which the start sets, is each thread's own."""
-    assert pools(2).run(as_new, threads_of_calls) == [(True, 1, False)] * 2
-
-
-def broken():
-    raise RuntimeError("illegal address")
-
-
-@pytest.mark.parametrize(
-    ("synchronize", "kind"), [(lambda: threading.Event().wait(), PeerLost), (broken, RuntimeError)]
-)
-def test_streams_that_do_not_end_are_given_up_and_their_errors_raised(synchronize, kind):
     library = SimpleNamespace(device=torch.device("cpu"), synchronize=synchronize)
     host = SimpleNamespace(rank=0, size=2, timeout=0.2, check=lambda: None, explain=lambda: None)
     with pytest.raises(kind):
