@@ -355,8 +355,7 @@ def left(memory, how):
 
 @pytest.mark.parametrize("name", ["shm", "shm elsewhere", "network", "tcp"])
 @pytest.mark.parametrize(
-    ("how", "told"),
-    [("all", ([True], [], False)), ("one fails", ([False], [], False)), ("one stays", ([], [1], True))],
+    ("how", "told"), [("all", ([True], [], False)), ("one fails", ([False], [], False)), ("one stays", ([], [1], True))]
 )
 def test_leaving_waits_for_all_and_says_whether_all_have_left(pools, name, how, told):
     first, second, third = on_all(pools, name, left, how, timeout=SHORT if how == "one stays" else 30.0)
