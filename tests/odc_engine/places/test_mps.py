@@ -1,6 +1,7 @@
 """Processes that share a GPU under MPS: what each is given, and what is said of it. No GPU: torch is told of one."""
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,70 +28,54 @@ FILE = file_of((8, 8, 8, 8))
 
 
 @pytest.fixture
-def pipes(monkeypatch, tmp_path) -> Path:
-    """A folder for a daemon's pipes, without a daemon, on a machine with two GPUs."""
-    monkeypatch.setenv(mps.PIPES, str(tmp_path / "pipes"))
+def control(monkeypatch, tmp_path) -> Path:
+    """Where a daemon's pipe would be, on a machine with two GPUs."""
+    monkeypatch.setenv(mps.PIPES, str(tmp_path))
     for name in (mps.SHARE, *QUEUES):
         monkeypatch.setenv(name, "")  # as it was comes back, whatever a test leaves
         monkeypatch.delenv(name)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    for name, value in (("is_available", True), ("device_count", 2), ("get_device_name", "a GPU")):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     monkeypatch.setattr(gpus, "refuse_without", lambda *_: None)
-    (tmp_path / "pipes").mkdir()
-    return tmp_path / "pipes"
+    return tmp_path / "control"
 
 
 @pytest.fixture
-def daemon(pipes) -> Path:
-    (pipes / "control").touch()
-    return pipes
-
-
-def test_a_daemon_is_up_where_its_control_pipe_is(pipes):
-    env = {mps.PIPES: str(pipes)}
-    assert not mps.up(env)
-    (pipes / "control").touch()
-    assert mps.up(env)
-    assert [str(mps.control(e)) for e in ({}, {mps.PIPES: ""})] == ["/tmp/nvidia-mps/control"] * 2
+def daemon(control):
+    control.touch()
 
 
 SHARES = {(1, 1): "", (2, 2): "", (2, 4): "", (2, 1): "50", (8, 2): "25", (3, 1): "33", (3, 2): "50", (5, 2): "33",
           (300, 1): "1", (2, 0): ""}  # fmt: skip
 
 
-def test_processes_that_share_gpus_get_equal_parts_unless_the_user_says(daemon, monkeypatch):
-    env = {mps.PIPES: str(daemon)}
+def test_processes_that_share_gpus_get_equal_parts_unless_the_user_says(control, monkeypatch):
+    env = {mps.PIPES: str(control.parent)}
+    assert not mps.up(env)
+    job = job_for(FILE, backend="cuda_ipc")
+    assert job.backend.env(job.use) == QUEUES
+    assert "take turns" in gpus.told(4)
+    assert "take turns" not in gpus.told(2)
+    control.touch()
+    assert [str(mps.control(e)) for e in ({}, {mps.PIPES: ""})] == ["/tmp/nvidia-mps/control"] * 2
     assert {case: mps.share(*case, env) for case in SHARES} == SHARES
     monkeypatch.setenv(mps.SHARE, "12.5")
     assert mps.share(8, 2) == mps.share(2, 2) == "12.5"
     assert "12.5 %" in gpus.told(8)
 
 
-@pytest.mark.usefixtures("pipes")
-def test_without_a_daemon_processes_take_turns_and_are_not_timed(monkeypatch):
-    job = job_for(FILE, backend="cuda_ipc")
-    assert job.backend.env(job.use) == QUEUES
-    assert "take turns" in gpus.told(4)
-    assert "take turns" not in gpus.told(2)
-    for told in ("", "50"):
-        monkeypatch.setenv(mps.SHARE, told)
-        with pytest.raises(InputError):
-            gpus.check_own(4)
+# Up, devices, what the user says of a share, and whether what they do may be timed.
+TIMED = [*((True, devices, "", True) for devices in (1, 2, 3, 4, 5, 199, 200)), (True, 202, "", False),
+         (True, 4, "25", True), (True, 4, "50", True), (True, 4, "51", False), (True, 4, "much", False),
+         (True, 4, "0", False), (True, 4, "-1", False), (False, 4, "", False), (False, 4, "50", False)]  # fmt: skip
 
 
-@pytest.mark.usefixtures("daemon")
-@pytest.mark.parametrize(
-    ("devices", "told", "good"),
-    [*((devices, "", True) for devices in (1, 2, 3, 4, 5, 199, 200)), (202, "", False), (4, "25", True),
-     (4, "50", True), (4, "51", False), (4, "much", False), (4, "0", False), (4, "-1", False)],
-)  # fmt: skip
-def test_devices_with_a_share_each_may_be_timed(monkeypatch, devices, told, good):
+@pytest.mark.parametrize(("up", "devices", "told", "good"), TIMED)
+def test_devices_with_a_share_each_may_be_timed(control, monkeypatch, up, devices, told, good):
+    if up:
+        control.touch()
     monkeypatch.setenv(mps.SHARE, told)
-    if good:
-        gpus.check_own(devices)
-        return
-    with pytest.raises(InputError, match="at most 200 devices"):
+    with nullcontext() if good else pytest.raises(InputError, match="at most 200 devices" if up else None):
         gpus.check_own(devices)
 
 
@@ -139,32 +124,27 @@ def test_a_profile_s_devices_have_the_same_share_in_every_run():
     assert replace(plan, backend=backends.USUAL).use.part == ""
 
 
-def test_doctor_says_how_a_daemon_is_started_and_ended_where_it_matters(daemon):
+# The environment, GPUs and whether a daemon is up: whether the doctor says how one is started.
+DAEMONS = [({}, 1, False, True), ({mps.PIPES: "p"}, 0, False, True), ({mps.SHARE: "50"}, 0, False, True),
+           ({mps.PIPES: "p"}, 1, True, False)]  # fmt: skip
+
+
+@pytest.mark.usefixtures("daemon")
+def test_doctor_says_how_a_daemon_is_started_and_ended_where_it_matters_and_what_the_share_is(control):
     assert environment.daemon(Facts({}, 0)) == []
-    for facts, starts in (
-        (Facts({}, 1), True),
-        (Facts({mps.PIPES: "p"}, 0), True),
-        (Facts({mps.SHARE: "50"}, 0), True),
-        (Facts({mps.PIPES: "p"}, 1, mps=True), False),
-    ):
-        [finding] = environment.daemon(facts)
+    for env, count, up, starts in DAEMONS:
+        [finding] = environment.daemon(Facts(env, count, mps=up))
         assert finding.ok
         assert (mps.START in finding.found, mps.END in finding.found) == (starts, True)
-        assert ("unset" in finding.found) == (mps.SHARE not in facts.env)
+        assert ("unset" in finding.found) == (mps.SHARE not in env)
     facts = doctor._facts(doctor.NOTHING, 1)
     shown = {finding.name: finding.found for finding in [*environment.examine(facts), *environment.daemon(facts)]}
-    assert str(daemon) in shown[mps.PIPES]
-    assert f"{daemon}/control" in shown["MPS"]
-
-
-@pytest.mark.parametrize(("told", "up"), [("50", True), ("50", False), ("0", True), ("x", False)])
-def test_doctor_tells_what_the_share_is_set_to(told, up):
-    [finding] = environment.examine(Facts({mps.SHARE: told}, 1, mps=up))
-    assert f"'{told}'" in finding.found
-    assert finding.ok == ((told, up) == ("50", True))
-
-
-def test_devices_that_share_gpus_under_mps_are_not_complained_of():
-    tasks = {"RANK": "0", "WORLD_SIZE": "4", "CUDA_VISIBLE_DEVICES": "0,1"}
+    assert str(control.parent) in shown[mps.PIPES]
+    assert str(control) in shown["MPS"]
+    for told, up in (("50", True), ("50", False), ("0", True), ("x", False)):
+        [finding] = environment.examine(Facts({mps.SHARE: told}, 1, mps=up))
+        assert f"'{told}'" in finding.found
+        assert finding.ok == ((told, up) == ("50", True))
+    tasks = {"RANK": "0", "WORLD_SIZE": "4", "CUDA_VISIBLE_DEVICES": "0,1"}  # devices that share GPUs
     for up in (True, False):
         assert all(finding.ok for finding in environment.examine(Facts(tasks, 2, mps=up))) == up
