@@ -18,7 +18,7 @@ from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.kernels import calls, copies
 from odc_engine.memory.arenas import memory_for
 from odc_engine.places import streams
-from odc_engine.places.streams import StreamLane, WholeGpu
+from odc_engine.places.streams import WholeGpu
 from odcsim.errors import InputError
 
 LAUNCHERS = [("torchrun", "all"), ("torchrun", "own"), ("srun", "all"), ("srun", "own")]
@@ -30,41 +30,37 @@ MESHES = {
 }
 
 
-def taken(rank, size, group, by, visible, present=None):
-    """The GPU of the arena, the parameters' own, which was present before and is after, and which were made so."""
-    with launched(rank, size, by, visible, present) as (cuda, own):
-        before = cuda.present
-        memory = memory_for(model_on(own), 30.0, group)
-        found = memory.device.index, own, (before, cuda.present), cuda.moves
-        memory.meet(MAIN)
-        memory.close()
-    return found
-
-
-def taken_under(rank, mesh, size):
-    if MESHES[mesh] is None:
+def taken(rank, size, mesh, how):
+    """Of each way to be launched: the GPU of the arena, the parameters' own, which was present before and is after, and
+    which were made so."""
+    group, found = None, []
+    if mesh == "halves":
         groups = [dist.new_group(list(range(first, first + size // 2))) for first in (0, size // 2)]
         group = groups[2 * rank // size]
-    else:
+    elif mesh:
         shape, names = MESHES[mesh]
         group = init_device_mesh("cpu", shape, mesh_dim_names=names)["shard"].get_group()
-    return [taken(rank, size, group, *how) for how in (LAUNCHERS if size == 4 else LAUNCHERS[:1])]
+    for by, visible, *others in how:
+        with launched(rank, size, by, visible, others[rank] if others else None) as (cuda, own):
+            before = cuda.present
+            memory = memory_for(model_on(own), 30.0, group)
+            found.append((memory.device.index, own, (before, cuda.present), cuda.moves))
+            memory.meet(MAIN)
+            memory.close()
+    return found
 
 
 @pytest.mark.parametrize(("mesh", "size"), [*((mesh, 4) for mesh in MESHES), ("halves", 8)])
 def test_arenas_are_where_parameters_are(pools, mesh, size):
-    for rank, found in enumerate(pools(size).run(taken_under, mesh, size)):
-        for (by, visible), (took, own, present, moves) in zip(LAUNCHERS, found, strict=False):
-            assert own == (rank if visible == "all" else 0)
-            assert (took, present, moves) == (own, (own, own), []), (mesh, by, visible)
-
-
-def taken_elsewhere(rank):
-    return taken(rank, 2, None, "torchrun", "all", present=1 - rank)
+    launchers = LAUNCHERS if size == 4 else LAUNCHERS[:1]
+    for rank, found in enumerate(pools(size).run(taken, size, mesh, launchers)):
+        own = [rank if visible == "all" else 0 for _, visible in launchers]
+        assert found == [(number, number, (number, number), []) for number in own]
 
 
 def test_another_present_device_stays_so(pools):
-    assert pools(2).run(taken_elsewhere) == [(rank, rank, (1 - rank, 1 - rank), []) for rank in range(2)]
+    found = pools(2).run(taken, 2, None, [("torchrun", "all", 1, 0)])
+    assert found == [[(rank, rank, (1 - rank, 1 - rank), [])] for rank in range(2)]
 
 
 def allocated(rank):
@@ -113,22 +109,14 @@ def test_nvshmem_is_told_where_parameters_are(monkeypatch):
     assert told == [3, 1]
 
 
-ASKED_TWICE = ["mem_get_info", "empty_cache", "mem_get_info"]
-
-
 @pytest.mark.parametrize(
-    ("free", "kept", "told", "asked"),
-    [
-        (1 << 30, 0, "", ["mem_get_info"]),
-        (1 << 25, 0, "", ["mem_get_info"]),
-        (1 << 20, 1 << 30, "", ASKED_TWICE),
-        (1 << 20, 0, "InputError", ASKED_TWICE),
-    ],
+    ("free", "kept", "told", "twice"),
+    [(1 << 30, 0, "", 0), (1 << 25, 0, "", 0), (1 << 20, 1 << 30, "", 1), (1 << 20, 0, "InputError", 1)],
 )
-def test_what_the_allocator_keeps_is_given_back_before_memory_is_lacking(monkeypatch, free, kept, told, asked):
+def test_what_the_allocator_keeps_is_given_back_before_memory_is_lacking(monkeypatch, free, kept, told, twice):
     fake = install(monkeypatch, FakeTorchCuda(4, free=free, kept=kept))
     assert refused(lambda: gpus.check_room(1 << 25, torch.device("cuda", 3))) == told
-    assert fake.asked == [(call, 3) for call in asked]
+    assert fake.asked == [("mem_get_info", 3), *[("empty_cache", 3), ("mem_get_info", 3)] * twice]
     assert fake.present == 0
 
 
@@ -162,16 +150,10 @@ def test_a_place_marks_waits_and_takes_times_on_its_gpu(cuda, monkeypatch):
     assert [call for call, _ in cuda.asked].count("record") == 3
     monkeypatch.setattr(streams, "pause", lambda _: cuda.synchronize())
     place.wait(0.1)
-
-
-@pytest.mark.parametrize("name", ["gather", "nodes"])
-def test_lanes_keep_order_on_it(cuda, name):
-    lane = WholeGpu(FOURTH).lane(name)
-    for _ in range(2):
-        lane.give(lambda: None).check()
-    lane.drain()
-    assert isinstance(lane, StreamLane)
-    assert ("record", 3) in cuda.asked
+    for name in ("gather", "nodes"):
+        for _ in range(2):
+            place.lane(name).give(lambda: None).check()
+        place.lane(name).drain()
 
 
 def test_copies_and_kernels_go_there(cuda):
