@@ -114,23 +114,6 @@ def test_kernels_have_the_gradients_of_one_process(pools, name):
     assert max(work.error(gradients, expected) for gradients in found) <= BOUND
 
 
-@needs_triton
-@pytest.mark.parametrize(
-    "case",
-    [
-        EVEN.but(counts=(2, 1, 1), model=nets.Narrow),
-        NODES.but(backend="shm", model=nets.Narrow),
-        pytest.param(NODES, marks=pytest.mark.slow),
-    ],
-    ids=["a network", "nodes", "nodes over a network"],
-)
-def test_kernels_train_to_the_same_bits(pools, case):
-    """Over several minibatches: what one left in a slot is not in the next."""
-    by_torch = case if case.per_node else case.but(backend="shm")
-    expected = pools(len(case.counts)).run(work.trained, by_torch, 2)[0]
-    assert same_bits(pools(len(case.counts)).run(by_kernels, case, work.trained, 2), expected)
-
-
 # What an arena asks the library for: calls and bytes.
 
 

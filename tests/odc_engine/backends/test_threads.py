@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from dataclasses import replace
-from functools import partial
 from threading import Event
 
 import numpy as np
@@ -83,37 +82,26 @@ def trained_over_shm(rank, job):
     return found
 
 
-def at_first(job):
-    return dict(Decoder(job.cost.model, seed=job.seed).named_parameters())
-
-
 @pytest.mark.parametrize("sync", SYNCS)
 def test_weights_after_steps_equal_those_of_fsdp_over_shm(sync, pools):
     counts = (3, 1, 2) if sync == "on-demand" else (2, 2, 2)
     job = job_for(*[minibatch(counts)] * 4, sync=sync)
-    theirs, before = pools(3).run(trained_over_shm, replace(job, backend=backends.USUAL))[0], at_first(job)
+    theirs = pools(3).run(trained_over_shm, replace(job, backend=backends.USUAL))[0]
+    before = dict(Decoder(job.cost.model, seed=job.seed).named_parameters())
     for mine in on_threads(job, trained):
         assert mine.keys() == theirs.keys()
         for name, weight in mine.items():
             assert np.abs(weight.numpy() - theirs[name]).max() <= BOUND, name
             assert not weight.equal(before[name])
+    idle = replace(job, schedules=(minibatch((0, 0, 0)),))  # weights stay where nobody computes
+    assert all(weight.equal(before[name]) for name, weight in on_threads(idle, trained)[0].items())
 
 
-@pytest.mark.parametrize(("counts", "emulate"), [((0, 0), False), ((1, 2), True)])
-def test_weights_stay_where_nobody_computes(counts, emulate):
-    job = job_for(minibatch(counts), emulate=emulate, gpu="a100")
-    before = at_first(job)
-    assert all(weight.equal(before[name]) for name, weight in on_threads(job, trained)[0].items())
-
-
-def test_slots_give_the_same_bits_in_every_run_and_padding_stays_zero():
-    job = job_for(*[minibatch((3, 1, 2))] * 3, accumulate="slots")
+def test_padding_stays_zero():
+    job = job_for(*[minibatch((1, 1, 1))] * 3)
     units = flat_units(Decoder(job.cost.model, device="meta"), 3)
-    (first, shards), (other, _) = (
-        on_threads(job, lambda device: (trained(device), device.shards))[2] for _ in range(2)
-    )
-    assert all(weight.equal(other[name]) for name, weight in first.items())
     assert any(unit.padding for unit in units)
+    shards = on_threads(job, lambda device: (trained(device), device.shards))[2][1]
     for unit, shard in zip(units, shards, strict=True):
         assert not shard.detach()[shard.numel() - unit.padding :].any()
         assert shard.detach().any()
