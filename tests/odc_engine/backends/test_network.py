@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -81,36 +82,31 @@ def test_who_says_nothing_for_long_is_named_long_before_the_timeout(pools, secon
     assert least < waited < most
 
 
-def quiet_since_an_outage(rank, cases):
-    """Seconds without a word, and seconds since its machine was last seen not to answer."""
+# Seconds without a word, and since its machine was last seen not to answer: whether a device is taken for stopped.
+QUIET = [(20.0, None, False), (30.0, None, True), (100.0, 0.0, False), (100.0, 50.0, False), (100.0, 80.0, True),
+         (500.0, 240.0, False)]  # fmt: skip
+
+
+def quiet_since_an_outage(rank):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(links, "BEAT", 1e5)
         net = Network()
         dist.barrier()
         time.sleep(0.1)  # the first beats are there
         found = []
-        for quiet, since_answers in cases:
+        for quiet, since_answers, _ in QUIET:
             now = time.monotonic()
             net.links._last[1 - rank] = now - quiet
             net.links._unanswered[1 - rank] = 0.0 if since_answers is None else now - since_answers
-            found.append((net.stopped(), lost_in_words(net)))
+            found.append((net.stopped(), links.DOWN in str(net.silent([1 - rank], "did nothing"))))
         dist.barrier()
     net.close()
     return found
 
 
-def lost_in_words(net):
-    return links.DOWN in str(net.silent([1 - net.rank], "did nothing"))
-
-
-QUIET = {(20.0, None): False, (30.0, None): True, (100.0, 0.0): False, (100.0, 50.0): False, (100.0, 80.0): True,
-         (500.0, 240.0): False}  # fmt: skip
-
-
 def test_who_may_still_wait_to_repeat_what_was_lost_is_not_taken_for_stopped(pools):
-    found = pools(2).run(quiet_since_an_outage, list(QUIET))[0]
-    assert [stopped == [1] for stopped, _ in found] == list(QUIET.values())
-    assert [down for _, down in found] == [since is not None for _, since in QUIET]
+    expected = [([1] * stopped, since is not None) for _, since, stopped in QUIET]
+    assert pools(2).run(quiet_since_an_outage)[0] == expected
 
 
 def test_seconds_without_a_network_and_as_many_again_do_not_count(monkeypatch):
@@ -133,6 +129,14 @@ def test_a_connection_lasts_for_the_timeout_and_until_something_is_repeated(time
     assert lasts < timeout + min(timeout, 120.0) + 5.0
 
 
+LAST_WORDS = {
+    "meets": lambda net: net.meet(MAIN),
+    "takes": lambda net: (net.take(), net.meet(MAIN))[0],
+    "fails": lambda net: net.fail(RuntimeError("out of memory")),
+    "leaves": lambda net: net.close(),
+}
+
+
 def more_words_than_there_is_room_for(rank, last):
     """Device 1's, while device 0 hears nothing, as when the cable is out."""
     hears, hear = threading.Event(), links.Links._hear
@@ -151,14 +155,6 @@ def more_words_than_there_is_room_for(rank, last):
         dist.barrier()
     net.close()
     return found
-
-
-LAST_WORDS = {
-    "meets": lambda net: net.meet(MAIN),
-    "takes": lambda net: (net.take(), net.meet(MAIN))[0],
-    "fails": lambda net: net.fail(RuntimeError("out of memory")),
-    "leaves": lambda net: net.close(),
-}
 
 
 @pytest.mark.parametrize(
@@ -209,15 +205,10 @@ def test_clocks_are_read_against_device_0_s(pools):
     assert pools(3).run(clock_behind) == pytest.approx([0.0, 100.0, 200.0], abs=0.1)
 
 
-def test_a_machine_is_a_boot_with_its_pids_and_its_network(monkeypatch):
-    mine, path = machines.here(), machines.Path
+def test_a_machine_is_a_boot_with_its_pids_and_its_network_and_reaches_runs_of_devices(monkeypatch):
+    mine, spaces = machines.here(), {kind: Path(f"/proc/self/ns/{kind}").readlink() for kind in ("pid", "net")}
     assert mine == machines.here()
-    for other in ("pid", "net"):
-        spaces = {kind: path(f"/proc/self/ns/{kind}").readlink() for kind in ("pid", "net")} | {other: "another"}
-        with monkeypatch.context() as patch:
-            patch.setattr(path, "readlink", lambda at, spaces=spaces: spaces[at.name])
-            assert machines.here() != mine
-
-
-def test_devices_reach_the_unbroken_run_of_those_on_their_machine():
+    for other in spaces:
+        monkeypatch.setattr(Path, "readlink", lambda at, of=spaces | {other: "another"}: of[at.name])
+        assert machines.here() != mine
     assert machines.runs((0, 0, 1, 0)) == (range(2), range(2), range(2, 3), range(3, 4))

@@ -132,13 +132,14 @@ def test_transfers_run_beside_compute():
     layer = Polynomial(0.02)
     job = replace(job, cost=replace(job.cost, profile=replace(job.cost.profile, forward=layer, backward=layer)))
 
-    def later(move, *args):
-        time.sleep(0.005)
-        move(*args)
-
     def slowed(device):
         for name in ("gather", "push"):
-            setattr(device.parts.arena, name, partial(later, getattr(device.parts.arena, name)))
+
+            def later(*args, move=getattr(device.parts.arena, name)):
+                time.sleep(0.005)
+                move(*args)
+
+            setattr(device.parts.arena, name, later)
         return device.minibatch(0)
 
     steps, record = job.program_of(job.schedules[0]).steps, on_threads(job, slowed)[0]
