@@ -133,13 +133,10 @@ def test_transfers_run_beside_compute():
     job = replace(job, cost=replace(job.cost, profile=replace(job.cost.profile, forward=layer, backward=layer)))
 
     def slowed(device):
-        for name in ("gather", "push"):
-
-            def later(*args, move=getattr(device.parts.arena, name)):
-                time.sleep(0.005)
-                move(*args)
-
-            setattr(device.parts.arena, name, later)
+        arena = device.parts.arena
+        gather, push = arena.gather, arena.push
+        arena.gather = lambda *args: (time.sleep(0.005), gather(*args))
+        arena.push = lambda *args: (time.sleep(0.005), push(*args))
         return device.minibatch(0)
 
     steps, record = job.program_of(job.schedules[0]).steps, on_threads(job, slowed)[0]

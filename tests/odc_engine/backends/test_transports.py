@@ -9,10 +9,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import arenas
 import fake_nvshmem
@@ -39,43 +38,30 @@ SIZE = 1 << 12  # bytes of an arena
 class Transport:
     """`over`: the machine of each device. `lacks`: what its system has not. `threads`: devices are no processes."""
 
-    made: Callable[..., Any]
+    host: type
+    memory: type | None = None
     over: tuple[int, ...] = (0, 0, 0)
     lacks: tuple[str, ...] = ()
     arena: bool = True
     locks: bool = True
     threads: bool = False
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        return tuple(self.over.count(machine) for machine in dict.fromkeys(self.over))
-
-
-def _shared(group, timeout, _):
-    return SharedMemory(group, timeout)
-
-
-def _network(group, timeout, _):
-    return Network(group, timeout)
-
-
-def _tcp(group, timeout, _):
-    return TcpMemory(Network(group, timeout))
-
-
-def _nvshmem(group, timeout, of):
-    return NvshmemMemory(SharedMemory(group, timeout), fake_nvshmem.FakeNvshmem(of.counts))
+    def made(self, group=None, timeout=30.0):
+        host = self.host(group, timeout)
+        if self.memory is NvshmemMemory:
+            return NvshmemMemory(host, fake_nvshmem.FakeNvshmem(tuple(Counter(self.over).values())))
+        return self.memory(host) if self.memory else host
 
 
 TRANSPORTS = {
-    "shm": Transport(_shared),
-    "shm, an old linux": Transport(_shared, lacks=("kernel 5.3",)),
-    "shm elsewhere": Transport(_shared, lacks=("memfd", "pidfd", "futex")),
-    "network": Transport(_network, (0, 1, 2), arena=False, locks=False),
-    "tcp": Transport(_tcp, (0, 0, 1)),
-    "tcp, all apart": Transport(_tcp, (0, 1, 2)),
-    "nvshmem": Transport(_nvshmem, (0, 0, 1), locks=False),
-    "threads": Transport(_shared, threads=True),
+    "shm": Transport(SharedMemory),
+    "shm, an old linux": Transport(SharedMemory, lacks=("kernel 5.3",)),
+    "shm elsewhere": Transport(SharedMemory, lacks=("memfd", "pidfd", "futex")),
+    "network": Transport(Network, over=(0, 1, 2), arena=False, locks=False),
+    "tcp": Transport(Network, TcpMemory, (0, 0, 1)),
+    "tcp, all apart": Transport(Network, TcpMemory, (0, 1, 2)),
+    "nvshmem": Transport(SharedMemory, NvshmemMemory, (0, 0, 1), locks=False),
+    "threads": Transport(SharedMemory, threads=True),
 }
 
 
@@ -87,39 +73,34 @@ def those(**facts):
 
 def on_all(pools, name, work, *args, timeout=30.0):
     """What `work(memory, *args)` returns on each of three devices."""
-    if TRANSPORTS[name].threads:
-        return arenas.on_every_device(3, lambda memory: _allocated(memory, work, args), timeout)
-    return pools(3).run(opened, name, work, timeout, *args)
+    if not TRANSPORTS[name].threads:
+        return pools(3).run(opened, name, work, timeout, *args)
+
+    def allocated(memory):
+        memory.allocate(SIZE)
+        return work(memory, *args)
+
+    return arenas.on_every_device(3, allocated, timeout)
 
 
-def _allocated(memory, work, args):
-    memory.allocate(SIZE)
-    return work(memory, *args)
+@contextlib.contextmanager
+def made(name, rank, timeout=30.0):
+    of = TRANSPORTS[name]
+    with lacking(*of.lacks), spread(rank, of.over):
+        memory = of.made(timeout=timeout)
+        if of.arena:
+            memory.allocate(SIZE)
+        yield memory
 
 
 def opened(rank, name, work, timeout, *args):
-    with surroundings(name, rank):
-        memory = made(name, None, timeout)
+    with made(name, rank, timeout) as memory:
         try:
             return work(memory, *args)
         finally:
             dist.barrier()  # nobody leaves before the others have seen what they shall see
             memory.close()
             fake_nvshmem.forget()
-
-
-def made(name, group, timeout):
-    of = TRANSPORTS[name]
-    memory = of.made(group, timeout, of)
-    if of.arena:
-        memory.allocate(SIZE)
-    return memory
-
-
-@contextlib.contextmanager
-def surroundings(name, rank):
-    with lacking(*TRANSPORTS[name].lacks), spread(rank, TRANSPORTS[name].over):
-        yield
 
 
 def met(memory, room):
@@ -265,25 +246,21 @@ def test_arenas_are_seen_near_and_reached_far(pools, name):
 
 def gone(memory, how):
     """Whom others name where device 1 does not meet with them, and after how many seconds."""
-    if how == "held":
-        with memory.lock(1, 0, 8) if memory.rank == 1 else threading.Lock():
+    with memory.lock(1, 0, 8) if how == "held" and memory.rank == 1 else contextlib.nullcontext():
+        if how == "held":
             memory.meet(MAIN)
-            if memory.rank == 1:
-                return time.sleep(3 * SHORT)
-    elif memory.rank == 1:
-        if how == "late":
-            return time.sleep(3 * SHORT)
-        return memory.close() if how == "left" else memory.fail(RuntimeError())
+        if memory.rank == 1:
+            ends = {"left": memory.close, "failed": lambda: memory.fail(RuntimeError())}
+            return ends.get(how, lambda: time.sleep(3 * SHORT))()
     began = time.monotonic()
     found = lost(lambda: memory.lock(1, 0, 8).__enter__() if how == "held" else memory.meet(MAIN))
     return found, time.monotonic() - began
 
 
 # A thread cannot leave, and over NVSHMEM who leaves waits for the others.
-GONE = [(name, how) for name in TRANSPORTS for how in ("late", "failed", "left")]
-GONE = [
-    (name, how) for name, how in GONE if how == "failed" or (name != "nvshmem" and (name, how) != ("threads", "left"))
-]
+GONE = [(name, "failed") for name in TRANSPORTS]
+GONE += [(name, "late") for name in TRANSPORTS if name != "nvshmem"]
+GONE += [(name, "left") for name in TRANSPORTS if name not in ("nvshmem", "threads")]
 
 
 @pytest.mark.parametrize(("name", "how"), GONE)
@@ -300,9 +277,8 @@ def test_who_holds_a_lock_is_among_those_named(pools, name):
 
 
 def dies(host, folder, name):
-    with surroundings(name, host.rank):
-        host.meet(MAIN)
-        memory = made(name, None, 30.0)
+    host.meet(MAIN)
+    with made(name, host.rank) as memory:
         memory.meet(MAIN)
         if host.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -324,7 +300,7 @@ def of_a_part(rank, name, how):
     group = dist.new_group([1, 2])
     if rank == 0:
         return None
-    memory = TRANSPORTS[name].made(group, SHORT, TRANSPORTS[name])
+    memory = TRANSPORTS[name].made(group, SHORT)
     try:
         if rank == 2:
             return time.sleep(3 * SHORT) if how == "late" else memory.fail(PeerLost([int(how)], "died"))
@@ -343,8 +319,7 @@ def test_a_part_of_all_names_ranks_among_all(pools, name, how, named):
 
 def left(memory, how):
     if memory.rank == 1 and how == "one fails":
-        memory.fail(RuntimeError())
-        return None
+        return memory.fail(RuntimeError())
     if memory.rank == 1 and how == "one stays":
         return time.sleep(3 * SHORT)
     began = time.monotonic()
@@ -355,7 +330,8 @@ def left(memory, how):
 
 @pytest.mark.parametrize("name", ["shm", "shm elsewhere", "network", "tcp"])
 @pytest.mark.parametrize(
-    ("how", "told"), [("all", ([True], [], False)), ("one fails", ([False], [], False)), ("one stays", ([], [1], True))]
+    ("how", "told"),
+    [("all", ([True], [], False)), ("one fails", ([False], [], False)), ("one stays", ([], [1], True))],
 )
 def test_leaving_waits_for_all_and_says_whether_all_have_left(pools, name, how, told):
     first, second, third = on_all(pools, name, left, how, timeout=SHORT if how == "one stays" else 30.0)
@@ -380,8 +356,9 @@ def test_a_broken_connection_is_explained_by_who_failed_and_not_by_who_computes(
 
 
 def unlike(rank, name):
-    with surroundings(name, rank):
-        memory = TRANSPORTS[name].made(None, 30.0, TRANSPORTS[name])
+    of = TRANSPORTS[name]
+    with lacking(*of.lacks), spread(rank, of.over):
+        memory = of.made()
         try:
             return refused(lambda: memory.allocate(SIZE * (1 + rank)))
         finally:
@@ -394,37 +371,33 @@ def test_arenas_of_different_sizes_are_refused_by_all(pools, name):
     assert pools(3).run(unlike, name) == ["InputError"] * 3
 
 
-def threads_left() -> list[str]:
-    """The engine's, which end a moment after what they were for."""
-    for each in threading.enumerate():
-        if each.name.startswith("odc-"):
-            each.join(5.0)
-    return [each.name for each in threading.enumerate() if each.name.startswith("odc-")]
-
-
 def left_over(rank, name):
     """Files and threads that five memories leave which were made and given back, once one has been."""
-    counts = []
+    counts, names = [], []
     for times in (1, 5):
         for _ in range(times):
             opened(rank, name, lambda memory: memory.meet(MAIN), 30.0)
-        threads = threads_left()
+        engine_s = [each for each in threading.enumerate() if each.name.startswith("odc-")]
+        for each in engine_s:  # they end a moment after what they were for
+            each.join(5.0)
+        names += [each.name for each in engine_s if each.is_alive()]
         gc.collect()
         counts.append(len(list(Path("/proc/self/fd").iterdir())))
-    return max(0, counts[1] - counts[0]), threads
+    return max(0, counts[1] - counts[0]), names
+
+
+def met_once(_rank):
+    dist.barrier()
 
 
 @pytest.mark.by_default(2)
 @pytest.mark.parametrize("name", ["shm", "shm elsewhere", "tcp", "nvshmem"])
 def test_nothing_stays(pools, name):
     def files():
-        return {path for folder in (tempfile.gettempdir(), "/dev/shm") for path in Path(folder).glob("odc-*")}
+        found = [path for folder in (tempfile.gettempdir(), "/dev/shm") for path in Path(folder).glob("odc-*")]
+        return {path for path in found if path.is_file()}
 
     pools(3).run(met_once)  # its own folder is there
     before = files()
     assert pools(3).run(left_over, name) == [(0, [])] * 3
-    assert not [path for path in files() - before if path.is_file()]
-
-
-def met_once(_rank):
-    dist.barrier()
+    assert not files() - before
