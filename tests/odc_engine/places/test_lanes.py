@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 import nets
 import pytest
@@ -13,21 +14,15 @@ from odc_engine.places.lanes import ThreadLane
 from odc_engine.runs.verify import BOUND
 
 
-@pytest.fixture
-def lane():
-    lane = ThreadLane("test")
-    yield lane
-    lane.close()
-    assert not lane._thread.is_alive()
-
-
-def test_the_caller_goes_on_meanwhile(lane):
-    go = threading.Event()
+def test_the_caller_goes_on_meanwhile():
+    lane, go = ThreadLane("test"), threading.Event()
     handle = lane.give(lambda: go.wait(5))
     assert isinstance(handle, dist.Work)
     assert not handle._done.is_set()
     go.set()
     assert handle.wait() is True
+    lane.close()
+    assert not lane._thread.is_alive()
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -83,21 +78,15 @@ def test_gathers_and_pushes_run_while_layers_compute(pools):
 
 def transfers_that_wait_for_compute(rank, case):
     with work.device(case) as (model, comm):
-        computing, first, second = {}, model.layers[0], model.layers[1]
-        for name in ("gather 2", "push 3"):
-            computing[name] = threading.Event()
-        first.norm.register_forward_pre_hook(lambda *_: computing["gather 2"].set())
-        second.norm.register_full_backward_pre_hook(lambda *_: computing["push 3"].set())
-        comm.arena.gather = after(computing, "gather", comm.arena.gather)
-        comm.arena.push = after(computing, "push", comm.arena.push)
+        arena, begun = comm.arena, {"gather 2": threading.Event(), "push 3": threading.Event()}
+        model.layers[0].norm.register_forward_pre_hook(lambda *_: begun["gather 2"].set())
+        model.layers[1].norm.register_full_backward_pre_hook(lambda *_: begun["push 3"].set())
+
+        def after(kind, transfer, unit, tensor):
+            if f"{kind} {unit}" in begun:
+                assert begun[f"{kind} {unit}"].wait(10), f"{kind} of unit {unit} did not run beside compute"
+            transfer(unit, tensor)
+
+        arena.gather, arena.push = partial(after, "gather", arena.gather), partial(after, "push", arena.push)
         work.minibatch(case, rank, model, comm)
         return work.whole_gradients(model)
-
-
-def after(computing, kind, transfer):
-    def waiting(unit, tensor):
-        started = computing.get(f"{kind} {unit}")
-        assert started is None or started.wait(10), f"{kind} of unit {unit} did not run beside compute"
-        transfer(unit, tensor)
-
-    return waiting

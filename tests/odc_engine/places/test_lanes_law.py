@@ -63,8 +63,8 @@ def test_an_error_reaches_whoever_waits_for_it_and_nobody_else(seed):
 
 
 def test_one_that_waits_holds_up_its_giver_alone():
-    lane, other, go = ThreadLane("a"), ThreadLane("b"), threading.Event()
-    first, done = lane.give(go.wait), []
+    lane, other, go, done = ThreadLane("a"), ThreadLane("b"), threading.Event(), []
+    first = lane.give(go.wait)
     giver = threading.Thread(target=lambda: other.give(lambda: done.append("after"), [first]), daemon=True)
     giver.start()
     giver.join(0.05)
@@ -75,21 +75,17 @@ def test_one_that_waits_holds_up_its_giver_alone():
     giver.join(5)
     other.drain()
     assert done == ["before", "after"]
-    for one in (lane, other):
-        one.close()
+    lane.close()
+    other.close()
 
 
 # What a minibatch knows of gradients.
 
 
-def units(drawn):
-    return [SimpleNamespace(index=n, trainable=[None] * drawn.randrange(4), pieces=[]) for n in range(3)]
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_reached_parameters_are_those_that_were_pushed_and_not_lost(seed):
     drawn = random.Random(seed)
-    every = units(drawn)
+    every = [SimpleNamespace(index=n, trainable=[None] * drawn.randrange(4), pieces=[]) for n in range(3)]
     found, waiting, pushed = ReachedParameters(every), set(), set()
     places = [(unit.index, piece) for unit in every for piece in range(len(unit.trainable))]
     for _ in range(30):
@@ -114,16 +110,10 @@ def test_reached_parameters_are_those_that_were_pushed_and_not_lost(seed):
         assert [found.any_unpushed(n) for n in range(3)] == [any(p[0] == n for p in waiting) for n in range(3)]
 
 
-def minibatch():
-    """Of two units, whose parameters are told apart by their numbers alone."""
-    made = Minibatch([], SimpleNamespace(look=None), "")
-    made.reached = ReachedParameters([SimpleNamespace(trainable=[None, None]) for _ in range(2)])
-    return made
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_a_pass_that_was_lost_leaves_what_was_pushed_before(seed):
-    drawn, one = random.Random(seed), minibatch()
+    drawn, one = random.Random(seed), Minibatch([], SimpleNamespace(look=None), "")
+    one.reached = ReachedParameters([SimpleNamespace(trainable=[None, None]) for _ in range(2)])
     places = [(unit, piece) for unit in range(2) for piece in range(2) if drawn.random() < 0.6]
     for place in places:
         one.reached.note(*place)

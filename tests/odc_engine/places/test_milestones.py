@@ -22,40 +22,26 @@ class Mark(Event):
         return self.looks < 0
 
 
-class Slow(Stream):
-    """Done when its last mark is."""
-
-    def __init__(self, *marks):
-        super().__init__()
-        self.marks = marks
-
-    def query(self):
-        return all(mark.looks < 0 for mark in self.marks)
-
-
-def followed(monkeypatch, every, marks):
-    """By a clock of which each look takes a part of the limit."""
-    clock = iter(range(10_000))
+def followed(monkeypatch, lanes, looks):
+    """A stream that is done with its marks, by a clock of which each look takes a part of the limit."""
+    clock, every, marks, stream = iter(range(10_000)), Milestones(), [Mark(each) for each in looks], Stream()
     monkeypatch.setattr(milestones, "STILL", 0.05)
     monkeypatch.setattr(milestones.time, "monotonic", lambda: 0.02 * next(clock))
-    every.follow([Slow(*marks)])
+    for lane, mark in zip(lanes, marks, strict=True):
+        every.add(lane, mark)
+    stream.query = lambda: all(mark.looks < 0 for mark in marks)
+    every.follow([stream])
+    return every._told()
 
 
 def test_streams_that_stand_still_are_told_with_how_far_each_lane_came(monkeypatch):
-    every, marks = Milestones(), [Mark(2), Mark(10**9), Mark(10**9)]
-    for lane, mark in zip(("compute", "compute", "push"), marks, strict=True):
-        every.add(lane, mark)
     with pytest.raises(EngineError, match="compute has done 1 of 2, push has done 0 of 1"):
-        followed(monkeypatch, every, marks)
+        followed(monkeypatch, ["compute", "compute", "push"], [2, 10**9, 10**9])
 
 
 def test_streams_that_move_are_waited_for_however_long(monkeypatch):
-    """Each mark takes less than the limit, all of them much more."""
-    every, marks = Milestones(), [Mark(1) for _ in range(40)]
-    for mark in marks:
-        every.add("gather", mark)
-    followed(monkeypatch, every, marks)
-    assert every._told() == "nothing was marked"  # the next wait begins anew
+    """Each mark takes less than the limit, all of them much more. The next wait begins anew."""
+    assert followed(monkeypatch, ["gather"] * 40, [1] * 40) == "nothing was marked"
 
 
 def test_a_place_s_transfers_and_compute_are_marked(monkeypatch):

@@ -3,6 +3,7 @@ read, by what streams were told to wait for and not by the luck of who was quick
 
 import weakref
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import fake_cuda
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from teams import gradients, job_for, minibatch
+from teams import gradients, job_for, minibatch, recorded
 
 from odc_engine import Packed
 from odc_engine.devices import perform
@@ -88,31 +89,21 @@ class Log:
     def watch(self, watched):
         """Gathers, pushes and publishing."""
         arena = watched.parts.arena
-        gather, push, gradients, clear = arena.gather, arena.push, arena.gradients, arena.clear
-        lay_out = watched._lay_out
 
-        def gathered(unit, out):
-            self.note("gather", reads=[("weights", unit)], writes=[self.buffer(out)])
-            gather(unit, out)
+        def noted(owner, name, accesses):
+            real = getattr(owner, name)
 
-        def pushed(unit, given):
-            self.note("push", reads=[self.buffer(given)], writes=[("sum", unit)])
-            push(unit, given)
+            def call(*given):
+                self.note(name, **accesses(*given))
+                return real(*given)
 
-        def summed(unit):
-            self.note("settle", reads=[("sum", unit)])
-            return gradients(unit)
+            setattr(owner, name, call)
 
-        def cleared(unit):
-            self.note("clear", writes=[("sum", unit)])
-            clear(unit)
-
-        def laid_out():
-            self.note("publish", writes=[("weights", unit) for unit in range(len(arena.units))])
-            lay_out()
-
-        arena.gather, arena.push, arena.gradients, arena.clear = gathered, pushed, summed, cleared
-        watched._lay_out = laid_out
+        noted(arena, "gather", lambda unit, out: {"reads": [("weights", unit)], "writes": [self.buffer(out)]})
+        noted(arena, "push", lambda unit, given: {"reads": [self.buffer(given)], "writes": [("sum", unit)]})
+        noted(arena, "gradients", lambda unit: {"reads": [("sum", unit)]})
+        noted(arena, "clear", lambda unit: {"writes": [("sum", unit)]})
+        noted(watched, "_lay_out", lambda: {"writes": [("weights", unit) for unit in range(len(arena.units))]})
 
     def races(self):
         """Pairs of accesses to the same memory, one of them a write, of which neither is known to come first."""
@@ -142,10 +133,6 @@ def performed(job, work, log=None):
     return found[0]
 
 
-def minibatches(device):
-    return [device.minibatch(number) for number in range(len(device.job.schedules))]
-
-
 @st.composite
 def jobs(draw):
     sync = draw(st.sampled_from(SYNCS))
@@ -165,13 +152,19 @@ def test_nothing_is_left_to_luck(job):
     after backward; sums are read after every push, and weights change after every gather."""
     with pytest.MonkeyPatch.context() as patch:
         log = Log(patch)
-        performed(job, minibatches, log)
-        assert {access.told for access in log.found} >= {"gather", "push", "backward", "forward", "settle", "publish"}
+        performed(job, recorded, log)
+        assert {access.told for access in log.found} >= {
+            "gather",
+            "push",
+            "backward",
+            "forward",
+            "gradients",
+            "_lay_out",
+        }
         assert not list(log.races())
 
 
-def without_waits_of_transfers(patch):
-    give = streams.StreamLane.give
+def without_waits_of_transfers(patch, give=streams.StreamLane.give):
     patch.setattr(streams.StreamLane, "give", lambda lane, transfer, _after=(): give(lane, transfer))
 
 
@@ -188,7 +181,7 @@ def without_waits_for_memory(patch):
 def test_a_missing_wait_is_found(broken, monkeypatch):
     log = Log(monkeypatch)
     broken(monkeypatch)
-    performed(deep(job_for(minibatch((3,)), minibatch((2,))), "3"), minibatches, log)
+    performed(deep(job_for(minibatch((3,)), minibatch((2,))), "3"), recorded, log)
     assert list(log.races())
 
 
@@ -197,7 +190,7 @@ def test_gradients_and_times_are_those_of_the_program(sync, monkeypatch):
     Log(monkeypatch)
     job = job_for(minibatch((2,)), sync=sync)
 
-    program, (asked, had) = job.program_of(job.schedules[0]), as_block(performed(job, minibatches))
+    program, (asked, had) = job.program_of(job.schedules[0]), as_block(performed(job, recorded))
     assert np.isfinite(asked).all()
     assert (had >= asked).all()
     for i, step in enumerate(program.steps):
@@ -210,15 +203,8 @@ def test_gradients_and_times_are_those_of_the_program(sync, monkeypatch):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_a_run_makes_no_more_marks_once_it_has_made_enough(sync, monkeypatch):
     """Of both kinds: those that streams wait for, and those that times are read from."""
-    made = [0]
-
-    class Counted(fake_cuda.Event):
-        def __init__(self, enable_timing=False):
-            made[0] += 1
-            super().__init__(enable_timing)
-
-    fake = fake_cuda.FakeCuda()
-    monkeypatch.setattr(fake, "Event", Counted)
+    made, fake = Mock(wraps=fake_cuda.Event), fake_cuda.FakeCuda()
+    monkeypatch.setattr(fake, "Event", made)
     monkeypatch.setattr(streams, "_cuda", fake)
 
     def work(device):
@@ -226,7 +212,7 @@ def test_a_run_makes_no_more_marks_once_it_has_made_enough(sync, monkeypatch):
         for number in range(len(device.job.schedules)):
             device.minibatch(number)
             device.meet()
-            counts.append(made[0])
+            counts.append(made.call_count)
             device.meet()
         return counts
 
@@ -247,18 +233,13 @@ def test_a_lane_is_the_same_whenever_it_is_asked_for(monkeypatch):
         place.lane("nodes")
 
 
-class Event:
-    def record(self):
-        """On whatever stream."""
-
-
 @given(st.lists(st.integers(-1, 5)))
 def test_marks_that_are_held_are_not_used_again_and_no_more_are_made_than_were_held(steps):
     """-1: one more mark; else that mark of those held is let go."""
     made, held, most = [], [], 0
 
     def make():
-        made.append(Event())
+        made.append(SimpleNamespace(record=lambda: None))  # on whatever stream
         return made[-1]
 
     events = EventPool(make)
