@@ -4,6 +4,7 @@ read, by what streams were told to wait for and not by the luck of who was quick
 import weakref
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import fake_cuda
 import numpy as np
