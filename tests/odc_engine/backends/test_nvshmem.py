@@ -36,6 +36,7 @@ UNITS.append(UnitShape("c", 64, 64, torch.bfloat16))
 UNEVEN = Case((4, 1, 2, 0), backend="nvshmem", accumulate="slots", machines=(2, 2))
 EVEN = Case((2, 2, 2), backend="nvshmem", accumulate="slots", machines=(2, 1))
 NODES = Case((2, 1, 1, 0), model=nets.Choosy, backend="nvshmem", accumulate="slots", machines=(2, 2), per_node=2)
+IN_PLACE = NODES.but(accumulate="locked", model=nets.Narrow)
 CASES = {
     "every device on a machine of its own": UNEVEN.but(machines=(1, 1, 1, 1)),
     "two machines, and parameters that few use": UNEVEN.but(model=nets.Choosy, machines=(1, 3)),
@@ -44,23 +45,51 @@ CASES = {
     "deferred": EVEN.but(sync="deferred"),
     "gathers ahead, and every push is waited for": EVEN.but(prefetch=2, trail=1, reshard=False),
     "nodes": NODES,
-    "nodes, collective": NODES.but(counts=(1, 1, 1, 1), sync="collective"),
-    "nodes on one machine, deferred": NODES.but(counts=(1, 1, 1, 1), machines=(4,), sync="deferred"),
+    "slow: nodes, collective": NODES.but(counts=(1, 1, 1, 1), sync="collective"),
+    "slow: nodes on one machine, deferred": NODES.but(counts=(1, 1, 1, 1), machines=(4,), sync="deferred"),
+}
+BY_KERNELS = {  # shared memory stands for GPUs of a machine (cuda_ipc)
+    "one node, locked": Case((2, 1)),
+    "one node, slots": Case((2, 1), accumulate="slots"),
+    "slow: nodes, locked": NODES.but(backend="shm", accumulate="locked"),
+    "slow: nodes of one": NODES.but(backend="shm", per_node=1),
+    "nodes over a network, locked": IN_PLACE,
+    "slow: nodes over a network": NODES,
+    "nodes over a network, hierarchical": IN_PLACE.but(far="hierarchical"),
+    "slow: nodes, hierarchical": NODES.but(backend="shm", far="hierarchical"),
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("nodes ")) for name in CASES]
-)
-def test_gradients_equal_one_process(pools, name):
-    case = CASES[name]
+def those(cases):
+    marked = [pytest.param(case, id=name, marks=[pytest.mark.slow] * ("slow" in name)) for name, case in cases.items()]
+    return pytest.mark.parametrize("case", marked)
+
+
+@those(CASES)
+def test_gradients_equal_one_process(pools, case):
     expected = work.reference(case)
     found = pools(len(case.counts)).run(work.gradients, case)
     assert max(work.error(gradients, expected) for gradients in found) <= BOUND
 
 
-def same_bits(found, expected):
-    return all(torch.equal(each[name], value) for each in found for name, value in expected.items())
+def by_kernels(rank, case):
+    """Gradients of a device whose near bytes are moved by interpreted kernels, each done where it is given."""
+    shards.interpreted()
+    from odc_engine.memory.gpu import FarGpuArena, GpuArena
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fsdp, "arena_on", FarGpuArena if case.backend == "nvshmem" else GpuArena)
+        patch.setattr(Processor, "lane", lambda place, _: StreamLane(place.device))  # the interpreter knows one thread
+        return work.gradients(rank, case)
+
+
+@needs_triton
+@those(BY_KERNELS)
+def test_kernels_have_the_gradients_of_one_process(pools, case):
+    """Atomic sums, too: nothing is pushed beyond the node."""
+    expected = work.reference(case)
+    found = pools(len(case.counts)).run(by_kernels, case)
+    assert max(work.error(gradients, expected) for gradients in found) <= BOUND
 
 
 @settings(max_examples=3)
@@ -75,43 +104,8 @@ def test_training_has_the_bits_of_slots_in_shared_memory(pools, counts, machines
     for some in ({}, {"policy": policy}):
         case = Case(tuple(counts), model=model, backend="nvshmem", accumulate="slots", machines=machines, **some)
         expected = pools(3).run(work.trained, case.but(backend="shm"), 2)[0]
-        assert same_bits(pools(3).run(work.trained, case, 2), expected)
-
-
-def by_kernels(rank, case, call, *args):
-    """`call` on a device whose near bytes are moved by interpreted kernels, each done where it is given."""
-    shards.interpreted()
-    from odc_engine.memory.gpu import FarGpuArena, GpuArena
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fsdp, "arena_on", FarGpuArena if case.backend == "nvshmem" else GpuArena)
-        patch.setattr(Processor, "lane", lambda place, _: StreamLane(place.device))  # the interpreter knows one thread
-        return call(rank, case, *args)
-
-
-IN_PLACE = NODES.but(accumulate="locked", model=nets.Narrow)
-BY_KERNELS = {  # shared memory stands for GPUs of a machine (cuda_ipc)
-    "one node, locked": (Case((2, 1)), False),
-    "one node, slots": (Case((2, 1), accumulate="slots"), False),
-    "nodes, locked": (NODES.but(backend="shm", accumulate="locked"), True),
-    "nodes of one": (NODES.but(backend="shm", per_node=1), True),
-    "nodes over a network, locked": (IN_PLACE, False),
-    "nodes over a network": (NODES, True),
-    "nodes over a network, hierarchical": (IN_PLACE.but(far="hierarchical"), False),
-    "nodes, hierarchical": (NODES.but(backend="shm", far="hierarchical"), True),
-}
-
-
-@needs_triton
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * slow) for name, (_, slow) in BY_KERNELS.items()]
-)
-def test_kernels_have_the_gradients_of_one_process(pools, name):
-    """Atomic sums, too: nothing is pushed beyond the node."""
-    case, _ = BY_KERNELS[name]
-    expected = work.reference(case)
-    found = pools(len(case.counts)).run(by_kernels, case, work.gradients)
-    assert max(work.error(gradients, expected) for gradients in found) <= BOUND
+        for found in pools(3).run(work.trained, case, 2):
+            assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 # What an arena asks the library for: calls and bytes.
