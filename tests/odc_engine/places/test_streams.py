@@ -19,10 +19,13 @@ from odc_engine.devices import perform
 from odc_engine.devices.equipment import Pass
 from odc_engine.devices.run_device import as_block
 from odc_engine.devices.thread import ThreadDevice
-from odc_engine.places import streams
+from odc_engine.errors import EngineError
+from odc_engine.places import milestones, streams
 from odc_engine.places.events import EventPool
 from odc_engine.places.lanes import DONE
+from odc_engine.places.milestones import Milestones
 from odc_engine.places.place import Buffers
+from odc_engine.places.streams import StreamPlace
 from odc_engine.runs import launch_threads
 from odc_engine.runs.verify import reference_gradients, relative_errors
 
@@ -261,3 +264,52 @@ def test_nothing_keeps_the_activation_that_the_head_has_read():
     watched = weakref.ref(there.activation)
     assert there.last_activation().tolist() == [1.0, 1.0, 1.0]
     assert watched() is None
+
+
+# Waiting for streams that a device was given work on, and how far lanes came where they stand still.
+
+
+class Mark(fake_cuda.Event):
+    """Reached at so many looks."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    def query(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+def followed(monkeypatch, lanes, looks):
+    """A stream that is done with its marks, by a clock of which each look takes a part of the limit."""
+    clock, every, marks, stream = iter(range(10_000)), Milestones(), [Mark(each) for each in looks], fake_cuda.Stream()
+    monkeypatch.setattr(milestones, "STILL", 0.05)
+    monkeypatch.setattr(milestones.time, "monotonic", lambda: 0.02 * next(clock))
+    for lane, mark in zip(lanes, marks, strict=True):
+        every.add(lane, mark)
+    stream.query = lambda: all(mark.looks < 0 for mark in marks)
+    every.follow([stream])
+    return every._told()
+
+
+def test_streams_that_stand_still_are_told_with_how_far_each_lane_came(monkeypatch):
+    with pytest.raises(EngineError, match="compute has done 1 of 2, push has done 0 of 1"):
+        followed(monkeypatch, ["compute", "compute", "push"], [2, 10**9, 10**9])
+
+
+def test_streams_that_move_are_waited_for_however_long(monkeypatch):
+    """Each mark takes less than the limit, all of them much more. The next wait begins anew."""
+    assert followed(monkeypatch, ["gather"] * 40, [1] * 40) == "nothing was marked"
+
+
+def test_a_place_s_transfers_and_compute_are_marked(monkeypatch):
+    monkeypatch.setattr(streams, "_cuda", fake_cuda.FakeCuda)
+    place = StreamPlace(torch.device("cpu"), [fake_cuda.Stream() for _ in range(3)])
+    with place.working():
+        place.mark()
+        for _ in range(2):
+            place.lane("gather").give(lambda: None)
+    assert place._milestones._told() == "compute has done 0 of 1, gather has done 0 of 2"
+    place.finish()
+    assert place._milestones._told() == "nothing was marked"
