@@ -15,7 +15,7 @@ from fake_nvshmem import LIFE, FakeNvshmem, forget
 from teams import file_of, minibatch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transports import lost, refused
+from transports import refused
 from work import Case
 
 from odc_engine import OnDemand
@@ -264,31 +264,6 @@ def test_a_death_inside_what_all_do_together_ends_the_wait_for_it(tmp_path, plac
     assert launch.run(dies, 2, 30.0, place, tmp_path) == 1
     assert (tmp_path / "seen").read_text() == "[1]"
     assert not (tmp_path / "stopped").exists()
-
-
-def waits_alone(_rank, place):
-    """Whom a device names whose call of the library never returns, though everybody lives."""
-    memory, given_up = memory_over(None), threading.Event()
-
-    def never(*_):
-        memory.host.timeout = 0.2  # not before: what does come may take its time
-        given_up.wait()
-
-    setattr(memory.library, place, never)
-
-    def whole():
-        memory.allocate(1024)
-        memory.close()
-
-    found = lost(whole)
-    given_up.set()
-    memory.close()
-    return found
-
-
-@pytest.mark.parametrize("place", TOGETHER)
-def test_who_does_not_come_to_what_all_do_together_is_named_in_time(pools, place):
-    assert pools(2).run(as_new, waits_alone, place) == [[1], [0]]
 
 
 @pytest.mark.parametrize("kind", [PeerLost, RuntimeError])

@@ -135,13 +135,3 @@ def test_a_meeting_ends_where_all_have_come_or_will_not(kind, first):
         gone = {d for d in missing if dict(zip(OTHERS, states, strict=True))[d][1] >= peers.LEAVES}
         assert set(lost.devices) == (at_fault(states) or gone or missing), states
         assert ("within" in str(lost)) == (not at_fault(states) and not gone), states
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_meeting_is_one_of_its_room_and_number(kind):
-    """Who has come once is waited for the second time."""
-    one = kind(timeout=0.002)
-    one.be([(True, 0, False)] * 2)
-    assert lost_of(one) is None
-    lost = lost_of(one)
-    assert lost.devices == list(OTHERS)

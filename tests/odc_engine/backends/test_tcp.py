@@ -205,12 +205,16 @@ def one_fails(rank, how):
             time.sleep(1.5)
             made.check()
 
-        return wrong(asked)
+        found = wrong(asked)
+        dist.barrier()
+        return found
 
 
-@pytest.mark.parametrize(("how", "told"), [("mute", ("", [])), ("beyond", ("EngineError", []))])
-def test_who_does_not_serve_is_heard_of_on_both_sides(pools, how, told):
-    assert pools(2).run(one_fails, how) == [("PeerLost", [1]), told]
+@pytest.mark.parametrize("how", ["mute", "beyond"])
+def test_who_does_not_serve_is_named_and_hears_of_its_own_failure(pools, how):
+    asked, serves = pools(2).run(one_fails, how)
+    assert asked == ("PeerLost", [1])
+    assert how == "mute" or serves == ("EngineError", [])
 
 
 def broken_off(rank):
@@ -296,22 +300,10 @@ def test_a_slow_network_is_waited_for_as_long_as_something_moves(pair):
     reader.join()
     assert time.monotonic() - began > TIMEOUT
     assert found[carriers._REQUEST.size :] == bytes_in(data)
-
-
-@pytest.mark.parametrize("way", ["send", "read"])
-def test_who_looks_says_how_long_nothing_may_move(pair, monkeypatch, way):
-    looks = []
-    monkeypatch.setattr(carriers, "LOOK_UP", 0.02)
-
-    def three_times(patience):
-        looks.append(patience.used)
-        if len(looks) == 3:
-            raise KeyError("enough")
-
-    asker = Asker(pair[0], three_times)
-    with pytest.raises(KeyError):
-        asker.send(0, torch.zeros(1 << 24, dtype=torch.uint8)) if way == "send" else asker.read(torch.zeros(4).byte())
-    assert looks == sorted(looks)
+    with pytest.raises(TimeoutError):  # nobody reads
+        Asker(here, look).send(0, data)
+    with pytest.raises(TimeoutError):
+        Asker(here, look).read(data)
 
 
 @pytest.mark.parametrize(("start", "nbytes"), [(-20, 10), (-5, 5), (90, 20), (200, 10), (0, -1)])

@@ -74,22 +74,6 @@ def test_whatever_a_kernel_computes_fits_its_type_for_every_model_of_the_catalog
     hold(gpu, monkeypatch, unlike.values(), range(2, 17))
 
 
-def test_numbers_have_the_types_that_their_values_need(gpu, monkeypatch):
-    """A distance between slots has 32 bits up to 2^31 elements, and 64 beyond."""
-    types = {}
-    for model, size in ((LARGE, 4), (LARGE, 2), (LARGEST, 2)):
-        totals = [each for each in launched(gpu, monkeypatch, model, size, "slots", False) if each.name == "total"]
-        for launch in totals:
-            stride, n = launch.arguments["stride"], launch.arguments["n"]
-            types[stride] = launch.source.signature["stride"], launch.source.signature["n"], n
-    assert len(types) == 6
-    for stride, (of_stride, of_n, n) in types.items():
-        assert of_stride == ("i32" if stride < 2**31 else "i64")
-        assert of_n == ("i32" if n < 2**31 else "i64")
-    assert any(2**31 <= stride < 2**32 for stride in types)
-    assert any(n > 2**32 - 2**28 for _, _, n in types.values())
-
-
 PROGRAM = """
 %c4096_i32 = arith.constant 4096 : i32 loc(#loc1)
 %c3_i32 = arith.constant 3 : i32

@@ -9,7 +9,6 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-import torch.distributed as dist
 import work
 from work import Case
 
@@ -88,24 +87,14 @@ def test_one_that_waits_holds_up_its_giver_alone():
 # Beside the caller, and beside a model that computes.
 
 
-def test_the_caller_goes_on_meanwhile():
-    lane, go = ThreadLane("test"), threading.Event()
-    handle = lane.give(lambda: go.wait(5))
-    assert isinstance(handle, dist.Work)
-    assert not handle._done.is_set()
-    go.set()
-    assert handle.wait() is True
-    lane.close()
-    assert not lane._thread.is_alive()
-
-
 @pytest.mark.parametrize("used", [False, True])
 def test_with_nothing_under_way_a_lane_drains_at_once(used):
     """Its thread has ended, so that anything given to it would be waited for in vain."""
     lane = ThreadLane("test")
     if used:
-        lane.give(lambda: None).wait()
+        assert lane.give(lambda: None).wait() is True
     lane.close()
+    assert not lane._thread.is_alive()
     draining = threading.Thread(target=lane.drain, daemon=True)
     draining.start()
     draining.join(5)
