@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
@@ -66,30 +68,24 @@ def test_strangers_that_come_again_and_again_are_not_waited_for(monkeypatch, say
             if says:
                 callers[-1].shutdown(socket.SHUT_WR)
             time.sleep(0.1)
-        ended.append(over.is_set())
+        return over.is_set()
 
-    strangers, ended = threading.Thread(target=come), []
-    strangers.start()
-    device = sockets._call(0, door, 1, 0)
-    with listener:  # open until the last stranger has come: who comes to a closed door is refused
+    with ThreadPoolExecutor(1) as strangers, listener:  # who comes to a closed door is refused
+        ended = strangers.submit(come)
+        callers.append(sockets._call(0, door, 1, 0))
         with pytest.raises(InputError, match="devices 2 "):
             sockets._answered(listener, door, {1: 1, 2: 1})
         over.set()
-        strangers.join()
-    for each in [device, *callers]:
+        assert ended.result()
+    for each in callers:
         each.close()
-    assert ended == [True]
-
-
-def no_file(_listener):
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def one_cannot(rank, why):
     """What kind of error each has where device 1 has no number for a caller or no address; and threads that stay."""
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1 and why == "files":
-            patch.setattr(socket.socket, "accept", no_file)
+            patch.setattr(socket.socket, "accept", Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
         if rank == 1 and why == "address":
             patch.setenv(address.INTERFACE, "none0")
         before, began = threading.active_count(), time.monotonic()
@@ -130,17 +126,6 @@ def test_a_connection_ends_with_its_process_though_a_child_lives(pools):
     assert pools(2).run(one_ends_before_its_child) == [b"", b""]
 
 
-def has_ipv6() -> bool:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
-
-
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
-
-
 def made_over_ipv6(rank):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sockets, "own", lambda: "::1")
@@ -150,8 +135,11 @@ def made_over_ipv6(rank):
         return only.family == socket.AF_INET6, only.recv(1)
 
 
-@needs_ipv6
 def test_connections_are_made_over_ipv6_too(pools):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("needs IPv6")
     assert address._towards("::1") == "::1"
     assert pools(2).run(made_over_ipv6) == [(True, b"\1"), (True, b"\0")]
 

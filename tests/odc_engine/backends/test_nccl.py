@@ -4,6 +4,7 @@ streams, and peers that are gone. On a GPU nobody has run it yet."""
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import fake_cuda
 import pytest
@@ -125,41 +126,36 @@ def test_moves_are_timed_when_all_of_them_lie_on_the_stream(monkeypatch):
     assert events == ["move", 3 * streams.HEAD_START, "mark", "move", "move", "move", "mark", "wait"]
 
 
-def overlapped(_):
-    """A gather and a push, each on a stream of its own: marks of each, and what compute has to wait for."""
-    marks, moved, unit = [], [], SimpleNamespace(index=0)
-
-    def tick():
-        marks.append(fake_cuda.current().work())
-        return 0.0
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "_cuda", fake_cuda.FakeCuda())
-        patch.setattr(dist, "get_world_size", lambda: 1)  # so that there is no need for a sharded model
-        recorder = SimpleNamespace(tick=tick, given=lambda *_: 0, done=lambda *_: None)
-        comm = Collective(torch.nn.Linear(2, 2), recorder=recorder)
-        comm._lane = StreamLane(torch.device("cuda"))
-        compute, gathers, pushes = (fake_cuda.Stream() for _ in range(3))
-        for kind, stream in (("gather", gathers), ("push", pushes)):
-            with streams._cuda.stream(stream):
-                comm.transfer(kind, unit, lambda: moved.append(fake_cuda.current().work()))
-        with streams._cuda.stream(compute):
-            beside = fake_cuda.current().work()[2]
-            comm.drain()
-            after = fake_cuda.current().work()[2]
-        comm.close()
-        return [stream.number for stream in (gathers, pushes)], marks, moved, beside, after
+@pytest.fixture
+def single(monkeypatch):
+    """Communication of one process, without a group."""
+    for name, answer in (("get_rank", 1), ("get_world_size", 1), ("all_reduce", None)):
+        monkeypatch.setattr(dist, name, lambda *_, answer=answer, **__: answer)
+    return Collective(torch.nn.Linear(2, 2))
 
 
-def test_transfers_follow_each_other_beside_compute(pools):
+def test_transfers_follow_each_other_beside_compute(single, monkeypatch):
     """Each has a mark on its stream before and behind it, the second begins when the first is done, and compute waits
     for neither until it is told to."""
-    (gathers, pushes), marks, moved, beside, after = pools(2).run(overlapped)[0]
-    assert [stream for stream, *_ in marks] == [gathers, gathers, pushes, pushes]
-    assert [(stream, number) for stream, number, _ in moved] == [(gathers, 2), (pushes, 2)]
-    assert marks[2][2][gathers] == 3
-    assert not beside.keys() & {gathers, pushes}
-    assert after.items() >= {gathers: 3, pushes: 3}.items()
+    marks, moved, unit = [], [], SimpleNamespace(index=0)
+    monkeypatch.setattr(streams, "_cuda", fake_cuda.FakeCuda())
+    tick = Mock(side_effect=lambda: marks.append(fake_cuda.current().work()))
+    single.recorder = SimpleNamespace(tick=tick, given=Mock(), done=Mock())
+    single._lane = StreamLane(torch.device("cuda"))
+    compute, gathers, pushes = (fake_cuda.Stream() for _ in range(3))
+    for kind, stream in (("gather", gathers), ("push", pushes)):
+        with streams._cuda.stream(stream):
+            single.transfer(kind, unit, lambda: moved.append(fake_cuda.current().work()))
+    with streams._cuda.stream(compute):
+        beside = fake_cuda.current().work()[2]
+        single.drain()
+        after = fake_cuda.current().work()[2]
+    gather, push = gathers.number, pushes.number
+    assert [stream for stream, *_ in marks] == [gather, gather, push, push]
+    assert [(stream, number) for stream, number, _ in moved] == [(gather, 2), (push, 2)]
+    assert marks[2][2][gather] == 3
+    assert not beside.keys() & {gather, push}
+    assert after.items() >= {gather: 3, push: 3}.items()
 
 
 class Alone(OnCpu):
@@ -221,13 +217,10 @@ def test_what_nccl_says_is_one_line(alone):
     assert device.aborted == 1
 
 
-def test_a_gradient_that_is_not_finite_is_told_before_anybody_has_the_sum(monkeypatch):
+def test_a_gradient_that_is_not_finite_is_told_before_anybody_has_the_sum(single):
     """A look at one that is on a GPU tells nothing until its stream is done."""
-    for name, answer in (("get_rank", 1), ("get_world_size", 1), ("all_reduce", None)):
-        monkeypatch.setattr(dist, name, lambda *_, answer=answer, **__: answer)
-    comm, nan = Collective(torch.nn.Linear(2, 2)), torch.tensor(float("nan"))
-    comm.microbatches = SimpleNamespace(of_push=lambda _: range(2, 3))
+    single.microbatches, nan = SimpleNamespace(of_push=lambda _: range(2, 3)), torch.tensor(float("nan"))
     gradient = SimpleNamespace(is_cuda=True, numel=lambda: 2, aminmax=lambda: (nan, nan))
-    comm.check(SimpleNamespace(index=0, name="layer 4"), gradient)
+    single.check(SimpleNamespace(index=0, name="layer 4"), gradient)
     with pytest.raises(BadGradient, match=r"layer 4 .* \(device 1, microbatch 2\)"):
-        comm.settle()
+        single.settle()
