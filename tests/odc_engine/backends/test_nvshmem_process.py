@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from odc_engine import OnDemand
 from odc_engine.backends.base import COMM, MAIN
 from odc_engine.backends.nvshmem import library as nvshmem_library
 from odc_engine.backends.nvshmem.heap import EXTRA, HEAP
+from odc_engine.backends.nvshmem.library import Nvshmem
 from odc_engine.backends.nvshmem.memory import NvshmemMemory
 from odc_engine.backends.nvshmem.process import Process
 from odc_engine.backends.shm.memory import SharedMemory
@@ -40,22 +42,14 @@ def library(monkeypatch):
     for name in ("NVSHMEM_DISABLE_NVLS", HEAP):
         monkeypatch.setenv(name, "")  # undone afterwards, whoever sets it
         monkeypatch.delenv(name)
-    made, memory = object.__new__(nvshmem_library.Nvshmem), torch.zeros(64, dtype=torch.uint8)
-    made.device, made.process, made.heaps, made.told = torch.device("cpu"), Process(), [], []
-    made.address = memory.data_ptr()
-
-    class Anything:
-        """Takes every call, and notes it."""
-
-        def __getattr__(self, name):
-            return lambda *args: made.told.append((name, *args)) or made.address
-
+    made, memory, told = object.__new__(Nvshmem), torch.zeros(64, dtype=torch.uint8), Mock()
+    made.device, made.process, made.heaps, made.told = torch.device("cpu"), Process(), [], told
+    told.nvshmem_malloc.return_value = memory.data_ptr()
     monkeypatch.setattr(nvshmem_library, "start", lambda *_: made.heaps.append(os.environ[HEAP]))
     monkeypatch.setattr(nvshmem_library, "ranks_of", lambda _: (0, 1))
-    monkeypatch.setattr(nvshmem_library.Nvshmem, "_host", Anything())
-    monkeypatch.setattr(nvshmem_library.Nvshmem, "_stream", 7)
-    monkeypatch.setattr(nvshmem_library.Nvshmem, "synchronize", lambda _: made.told.append("synchronize"))
-    monkeypatch.setattr(nvshmem_library.Nvshmem, "_bytes", lambda *given: memory[: given[-1]])
+    for name, value in (("_host", told), ("_stream", 7), ("synchronize", lambda _: told.synchronize())):
+        monkeypatch.setattr(Nvshmem, name, value)
+    monkeypatch.setattr(Nvshmem, "_bytes", lambda *given: memory[: given[-1]])
     return made
 
 
@@ -80,9 +74,10 @@ def test_what_waits_for_peers_is_called_past_nvshmem4py(library):
     library.meet()
     library.stop(None)
     library.stop(mine)
-    before = [("nvshmem_malloc", 48), ("nvshmemx_barrier_all_on_stream", 7), "synchronize"]
-    assert library.told == [*before, ("nvshmem_free", library.address), ("nvshmemx_hostlib_finalize",)]
-    library.address = 0
+    freed = call.nvshmem_free(library.told.nvshmem_malloc()), call.nvshmemx_hostlib_finalize()
+    before = call.nvshmem_malloc(48), call.nvshmemx_barrier_all_on_stream(7), call.synchronize()
+    assert library.told.method_calls[:-1] == [*before, *freed]
+    library.told.nvshmem_malloc.return_value = 0
     with pytest.raises(InputError):
         library.allocate(48)
 

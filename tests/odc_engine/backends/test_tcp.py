@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import work
+from fake_devices import model_on
 from transports import refused, spread
 from work import Case
 
-from odc_engine import OnDemand
 from odc_engine.backends.base import MAIN
 from odc_engine.backends.network import Network
 from odc_engine.backends.shm.memory import SharedMemory
@@ -89,14 +89,10 @@ def test_memory_is_chosen_by_where_devices_are(pools, over, kind, near):
 
 
 def on_gpus(rank):
-    class OnGpu(torch.nn.Module):
-        def parameters(self):
-            return [type("Parameter", (), {"is_cuda": True, "device": torch.device("cuda", 0)})]
-
     with spread(rank, TWO), pytest.MonkeyPatch.context() as patch:
         # One that lacks it is enough.
         patch.setattr("odc_engine.backends.gpu_row.importlib.util.find_spec", lambda _: None if rank == 1 else True)
-        return refused(lambda: memory_for(OnGpu(), 20.0, None))
+        return refused(lambda: memory_for(model_on(0), 20.0, None))
 
 
 def test_gpus_of_several_machines_are_refused_by_all_where_one_has_no_nvshmem(pools):
@@ -128,41 +124,32 @@ def test_training_is_as_in_one_process(pools, accumulate, per_node, far, sums):
         assert work.error(parameters, dict(alone.named_parameters())) < 1e-5
 
 
-def sharded():
-    return work.shard(CASE, CASE.fresh())
-
-
 def sums_afar(rank):
     with spread(rank, TWO):
-        return refused(lambda: OnDemand(sharded(), accumulate="locked", timeout=20))
+        return refused(lambda: work.communication(CASE, work.shard(CASE, CASE.fresh())))
 
 
 def test_sums_at_which_a_network_would_have_to_add_are_refused_by_all(pools):
     assert pools(4).run(sums_afar) == ["InputError"] * 4
 
 
-def counted(rank, counts):
+def counted(rank):
     """Bytes that passed, those that are told, and what is told of costs beside the gradients' own bytes."""
-    with spread(rank, TWO):
-        model = sharded()
-        odc = OnDemand(model, timeout=20)
+    case = CASE.but(accumulate=None)
+    with spread(rank, TWO), work.device(case) as (model, odc):
         before = odc.memory.moved.copy()
-        for m in range(counts[rank]):
-            nets.loss(model, rank, m, 0).backward()
-        odc.settle()
+        work.minibatch(case, rank, model, odc)
         found = odc.memory.moved - before
         each = afar.traffic(model, odc.units, others=2)
         notes = 2 * (agreement.SIZE + sum(len(unit.trainable) for unit in odc.units))
         told = afar.costs(odc.memory, model, odc.units)
         own = sum(4 * unit.shape.push for unit in odc.units)
-        odc.publish()
-        odc.close()
         passed = found[FETCHES] - notes, found[SENDS]
-        return passed, (each.fetched(counts[rank]), each.sent(counts[rank])), told, own
+        return passed, (each.fetched(CASE.counts[rank]), each.sent(CASE.counts[rank])), told, own
 
 
 def test_bytes_that_are_told_are_those_that_pass_the_network(pools):
-    for found, expected, told, own in pools(4).run(counted, (3, 1, 0, 2)):
+    for found, expected, told, own in pools(4).run(counted):
         assert found == expected
         assert f"{4 * own / 1e6:.3g} MB" in told[0]
         # Each of two replicas has half: a ring of two passes it twice half.
@@ -171,11 +158,11 @@ def test_bytes_that_are_told_are_those_that_pass_the_network(pools):
 
 
 def told_by(rank, over):
-    lines = []
+    case, lines = CASE.but(accumulate=None), []
     with spread(rank, over), pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.print", lambda *words, **_: lines.append(words))
-        OnDemand(sharded(), timeout=20).close()
-    return len(lines)
+        with work.device(case):
+            return len(lines)
 
 
 @pytest.mark.parametrize(("over", "lines"), [((0, 0, 0, 0), 0), ((0, 1, 1, 1), 2), ((0, 0, 1, 1), 3)])
