@@ -21,21 +21,23 @@ STATES = [
 OTHERS = (1, 2)
 
 
+LINKS = {peers.LEAVES: links.LEAVES, peers.LEFT: links.LEFT}
+
+
 class OnPages(peers.Peers):
     """A device of three, whose others' pages and processes are as they are told to be."""
 
-    def __init__(self, timeout):
-        self.rank, self.size, self.timeout = 0, 3, timeout
+    def __init__(self):
+        self.rank, self.size, self.timeout = 0, 3, 0.002
         self._ranks, self._others, self.pids = [0, 1, 2], list(OTHERS), [0, 0, 0]
         self._words = [np.zeros(64, dtype=np.uint32) for _ in range(3)]
         self._addresses = [int(words.ctypes.data) for words in self._words]
         self._came, self._pidfds, self.dead = [0] * ROOMS, {}, []
 
     def be(self, states):
-        for device, (came, end, _) in zip(OTHERS, states, strict=True):
-            self._words[device][MAIN] = 1 if came else 0
-            self._words[device][peers.ENDS] = {links.LEAVES: peers.LEAVES, links.LEFT: peers.LEFT}.get(end, end)
-        self.dead = [device for device, (*_, dead) in zip(OTHERS, states, strict=True) if dead]
+        for device, (came, end, _) in states.items():
+            self._words[device][MAIN], self._words[device][peers.ENDS] = came, end
+        self.dead = [device for device, (*_, dead) in states.items() if dead]
 
     def _dead(self):
         return self.dead
@@ -45,33 +47,23 @@ class OnPages(peers.Peers):
 
 
 class OverLinks(links.Links):
-    def __init__(self, timeout):
-        self.rank, self.size, self.timeout = 0, 3, timeout
+    def __init__(self):
+        self.rank, self.size, self.timeout = 0, 3, 0.002
         self._ranks, self._others, self._names = [0, 1, 2], list(OTHERS), ["", "", ""]
         self._news, self._came = threading.Condition(), [[0] * ROOMS for _ in range(3)]
         self._ends, self._gone, self._first_gone = [0] * 3, {}, -1e9
         self._last, self._unanswered = [0.0] * 3, [0.0] * 3
-        self.told = []
 
     def be(self, states):
-        for device, (came, end, dead) in zip(OTHERS, states, strict=True):
-            self._came[device][MAIN] = 1 if came else 0
-            self._ends[device] = {peers.LEAVES: links.LEAVES, peers.LEFT: links.LEFT}.get(end, end)
-            self._gone.pop(device, None)
-            if dead:
-                self._gone[device] = "died"
+        for device, (came, end, _) in states.items():
+            self._came[device][MAIN], self._ends[device] = int(came), LINKS.get(end, end)
+        self._gone = {device: "died" for device, (*_, dead) in states.items() if dead}
 
-    def _tell(self, *word, **_):
-        self.told.append(word)
-
-    def fail(self, error):
-        self.told.append(error)
+    def _tell(self, *_, **__): ...
+    def fail(self, _): ...
 
     def stopped(self):
         return []
-
-
-KINDS = (OnPages, OverLinks)
 
 
 @pytest.fixture(autouse=True)
@@ -90,48 +82,48 @@ def lost_of(one):
 
 def at_fault(states):
     """Whom a device that waits in vain names: who says that it failed itself; who died; who left; whom others name."""
-    ends = {device: end for device, (_, end, _) in zip(OTHERS, states, strict=True)}
+    ends = {device: end for device, (_, end, _) in states.items()}
     accused = {end - 1 for end in ends.values() if 0 < end < peers.LEAVES}
     if failed := {d for d in accused if ends.get(d) == d + 1}:
         return failed
-    if died := {d for d, (*_, dead) in zip(OTHERS, states, strict=True) if dead and ends[d] in (0, peers.LEAVES)}:
+    if died := {d for d, (*_, dead) in states.items() if dead and ends[d] in (0, peers.LEAVES)}:
         return died
-    if left := {d for d in accused if ends.get(d, 0) >= peers.LEAVES}:
-        return left
-    return accused
+    return {d for d in accused if ends.get(d, 0) >= peers.LEAVES} or accused
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("first", STATES, ids=str)
+# Each way to be connected, with each state of the first other device.
+laws = pytest.mark.parametrize(("kind", "first"), list(product((OnPages, OverLinks), STATES)), ids=str)
+
+
+@laws
 def test_who_has_come_while_one_looked_is_not_waited_for_nor_blamed(kind, first):
     """Nobody had come before. When this device has looked who is gone, others are so; it may have seen their ends."""
-    for after in ((first, second) for second in STATES):
-        one = kind(timeout=0.002)
-        one.be([(False, 0, False)] * 2)
+    for after in (dict(zip(OTHERS, (first, second), strict=True)) for second in STATES):
+        one = kind()
+        one.be(dict.fromkeys(OTHERS, (False, 0, False)))
         name = "look" if kind is OnPages else "fault"
         look = getattr(one, name)
 
         def meanwhile(one=one, look=look, after=after):
-            one.be([(False, end, dead) for _, end, dead in after])
+            one.be({device: (False, *end) for device, (_, *end) in after.items()})
             try:
                 return look()
             finally:
                 one.be(after)
 
         setattr(one, name, meanwhile)
-        assert (lost_of(one) is None) == all(came for came, *_ in after), after
+        assert (lost_of(one) is None) == all(came for came, *_ in after.values()), after
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("first", STATES, ids=str)
+@laws
 def test_a_meeting_ends_where_all_have_come_or_will_not(kind, first):
-    for states in ((first, second) for second in STATES):
-        one = kind(timeout=0.002)
+    for states in (dict(zip(OTHERS, (first, second), strict=True)) for second in STATES):
+        one = kind()
         one.be(states)
-        lost, missing = lost_of(one), {d for d, (came, *_) in zip(OTHERS, states, strict=True) if not came}
+        lost, missing = lost_of(one), {d for d, (came, *_) in states.items() if not came}
         if not missing:
             assert lost is None, states
             continue
-        gone = {d for d in missing if dict(zip(OTHERS, states, strict=True))[d][1] >= peers.LEAVES}
+        gone = {d for d in missing if states[d][1] >= peers.LEAVES}
         assert set(lost.devices) == (at_fault(states) or gone or missing), states
         assert ("within" in str(lost)) == (not at_fault(states) and not gone), states
