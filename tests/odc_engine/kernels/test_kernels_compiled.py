@@ -99,7 +99,7 @@ def resources(code, folder: Path) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("capability", GENERATIONS)
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_every_kernel_moves_sixteen_bytes_at_a_time_and_none_of_them_twice(name, capability):
+def test_sixteen_bytes_are_moved_at_a_time_none_of_them_twice_and_no_register_is_spilled(name, capability, tmp_path):
     """Nothing else but addresses and counts is loaded by itself, where a shard's elements are a multiple of 16. There
     are two paths, of whole chunks and of the last one, and `add` has two chunks in each. Where a shard ends anywhere
     the dense tensor's parts begin anywhere, and the last chunk has a mask: accesses to arenas stay wide."""
@@ -115,14 +115,9 @@ def test_every_kernel_moves_sixteen_bytes_at_a_time_and_none_of_them_twice(name,
     width = 16 if capability >= 90 else 4
     assert bytes_of(code, "atom") == ({width: once * 4 // width} if name in ADDS else {})
     kind = {"gather": "ld", "add": "atom", "write": "st", "total": "ld"}[name.split()[0]]
-    assert (width if name in ADDS else 16) in bytes_of(compiled(name, n=ODD, capability=capability)[0], kind)
-
-
-@pytest.mark.parametrize("capability", GENERATIONS)
-@pytest.mark.parametrize("name", LAUNCHES)
-@pytest.mark.parametrize("n", [WHOLE, ODD])
-def test_no_register_is_spilled(name, n, capability, tmp_path):
-    assert resources(compiled(name, n=n, capability=capability)[0], tmp_path)[1:] == (0, 0)
+    odd, _ = compiled(name, n=ODD, capability=capability)
+    assert (width if name in ADDS else 16) in bytes_of(odd, kind)
+    assert [resources(each, tmp_path)[1:] for each in (code, odd)] == [(0, 0)] * 2
 
 
 @pytest.mark.parametrize("capability", GENERATIONS)
