@@ -15,27 +15,26 @@ from odcsim.errors import InputError
 from odcsim.schedule import Schedule
 
 
-def test_targets_are_the_next_tokens_within_the_sample():
+def test_targets_are_the_next_tokens_of_the_sample_that_have_weight():
     samples = [torch.tensor(sample) for sample in ([5, 6, 7], [8], [9, 1])]
     packed = pack(samples, [torch.ones(n) for n in (3, 1, 2)])
     assert packed.tokens.tolist() == [5, 6, 7, 8, 9, 1]
     assert packed.targets.tolist() == [6, 7, NO_TARGET, NO_TARGET, 1, NO_TARGET]
     assert packed.weights.tolist() == [1, 1, 0, 0, 1, 0]
     assert packed.lengths == (3, 1, 2)
-
-
-def test_a_position_without_weight_has_no_target_and_callers_weights_stay():
     weights = torch.tensor([0.0, 2.0, 3.0])
-    packed = pack([torch.tensor([5, 6, 7])], [weights])
+    packed = pack(samples[:1], [weights])
     assert packed.targets.tolist() == [NO_TARGET, 7, NO_TARGET]
     assert packed.weights.tolist() == [0, 2, 0]
-    assert weights.tolist() == [0, 2, 3]
+    assert weights.tolist() == [0, 2, 3]  # the caller's stay
 
 
 @pytest.mark.parametrize(("samples", "weights"), [([], []), ([[1, 2]], [[1.0]]), ([[1], []], [[1.0], []])])
 def test_bad_microbatches_are_refused(samples, weights):
     with pytest.raises(InputError):
         pack([torch.tensor(s, dtype=torch.int64) for s in samples], [torch.tensor(w) for w in weights])
+    with pytest.raises(InputError):
+        synthetic(Schedule((2,), (((0,),),)), (0,), 9, 0, "tokenmean")
 
 
 @given(st.lists(st.sampled_from([0, 1, 2, 50]), min_size=1, max_size=9))
@@ -50,12 +49,9 @@ def test_weights_make_means(counts):
     assert all(w == 0 for w, n in zip(per_token, counts, strict=True) if not n)
 
 
-def test_loss_tokens_are_exact():
+def test_loss_lies_on_the_response():
     assert loss_tokens(Schedule((1, 2, 9), ())) == (0, 1, 8)
     assert loss_tokens(Schedule((1, 2, 9, 9, 9), (), loss=(1, 2, 9, 0, 4))) == (0, 1, 8, 0, 4)
-
-
-def test_loss_lies_on_the_response():
     schedule = Schedule((6, 1), (((0, 1),),), loss=(2, 1))
     packed = synthetic(schedule, schedule.devices[0][0], 256, seed=3)
     assert packed.weights.tolist() == [0, 0, 0, 0.5, 0.5, 0, 0]
@@ -63,19 +59,19 @@ def test_loss_lies_on_the_response():
 
 
 def test_tokens_follow_the_sample_wherever_it_runs():
+    def tokens(schedule, device, m, seed=1):
+        return synthetic(schedule, schedule.devices[device][m], 999, seed).tokens
+
     here = Schedule((5, 3, 4), (((0, 1),), ((2,),)), samples=(70, 80, 90))
     there = Schedule((4, 5, 3), (((2,), (0,)), ((1,),)), samples=(90, 70, 80))
-    first, second = synthetic(here, here.devices[0][0], 999, 1), synthetic(here, here.devices[1][0], 999, 1)
-    assert first.tokens[:5].equal(synthetic(there, there.devices[1][0], 999, 1).tokens)
-    assert first.tokens[5:].equal(synthetic(there, there.devices[0][0], 999, 1).tokens)
-    assert second.tokens.equal(synthetic(there, there.devices[0][1], 999, 1).tokens)
-    assert not first.tokens.equal(synthetic(here, here.devices[0][0], 999, 2).tokens)
-    assert not first.tokens.equal(synthetic(replace(here, samples=()), here.devices[0][0], 999, 1).tokens)
+    assert tokens(here, 0, 0).equal(torch.cat([tokens(there, 1, 0), tokens(there, 0, 0)]))
+    assert tokens(here, 1, 0).equal(tokens(there, 0, 1))
+    assert not tokens(here, 0, 0).equal(tokens(here, 0, 0, seed=2))
+    assert not tokens(here, 0, 0).equal(tokens(replace(here, samples=()), 0, 0))
 
 
-def test_unknown_normalisation_is_refused():
-    with pytest.raises(InputError):
-        synthetic(Schedule((2,), (((0,),),)), (0,), 9, 0, "tokenmean")
+def decoder(**how):
+    return Decoder(catalog.model("nano"), dtype=torch.float64, **how)
 
 
 @pytest.mark.parametrize("normalise", ["token-mean", "sample-mean"])
@@ -87,28 +83,26 @@ def test_gradients_do_not_depend_on_packing(normalise):
         (((0,), (1,), (2,), (3,), (4,)),),
         (((2,),), ((1, 4, 0),), (), ((3,),)),
     ]
-    results = [_minibatch(Schedule(lengths, devices, loss=loss), normalise) for devices in packings]
-    total, gradients = results[0]
-    for other_total, others in results[1:]:
+
+    def minibatch(devices):
+        schedule, model, total = Schedule(lengths, devices, loss=loss), decoder(chunk=8, recompute=False), 0.0
+        for microbatch in (each for device in devices for each in device):
+            value = model(synthetic(schedule, microbatch, 256, 0, normalise))
+            value.backward()
+            total += value.item()
+        return total, {name: p.grad for name, p in model.named_parameters()}
+
+    total, gradients = minibatch(packings[0])
+    for devices in packings[1:]:
+        other_total, others = minibatch(devices)
         assert other_total == pytest.approx(total, rel=1e-12)
         for name, gradient in gradients.items():
             assert (others[name] - gradient).abs().max() <= 1e-12 * gradient.abs().max(), name
 
 
-def _minibatch(schedule, normalise):
-    model = Decoder(catalog.model("nano"), dtype=torch.float64, chunk=8, recompute=False)
-    total = 0.0
-    for d, device in enumerate(schedule.devices):
-        for m in range(len(device)):
-            value = model(synthetic(schedule, schedule.devices[d][m], 256, 0, normalise))
-            value.backward()
-            total += value.item()
-    return total, {name: p.grad for name, p in model.named_parameters()}
-
-
 def test_means_are_what_torch_calls_means():
     schedule = Schedule((7, 5), (((0, 1),),), loss=(3, 4))
-    model = Decoder(catalog.model("nano"), dtype=torch.float64)
+    model = decoder()
     packed = synthetic(schedule, schedule.devices[0][0], 256, 0)
     each = -model.log_probs(packed)[packed.targets >= 0]
     assert len(each) == 7
