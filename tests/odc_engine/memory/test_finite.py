@@ -46,12 +46,3 @@ def test_one_value_that_is_not_finite_is_refused_wherever_it_is(dtype, later, da
         bad = -bad
     with pytest.raises(BadGradient, match=r"unit 1 .*\(device 1, microbatch 3\)$"):
         checked(torch.ones(5), gradient, torch.full((3,), -float("inf")), later=later)
-
-
-def test_on_a_gpu_nothing_is_read_before_the_end():
-    """To read a result waits for all work before it."""
-    checks = Checks()
-    checks.check(torch.tensor([float("nan")]).as_subclass(OnGpu), "unit 0", 0, range(1))
-    with pytest.raises(BadGradient):
-        checks.settle()
-    checks.settle()  # of the next minibatch

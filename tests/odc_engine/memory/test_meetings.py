@@ -36,14 +36,6 @@ def leave(*_: object) -> None:
     raise Left
 
 
-def settle(odc: OnDemand) -> None:
-    odc.settle()
-
-
-def drop(odc: OnDemand) -> None:
-    odc.publish()
-
-
 def refuse(odc: OnDemand) -> None:
     odc._loop.minibatch.give_up(InputError("a mistake", fix="drop it"))
     odc.settle()
@@ -65,15 +57,9 @@ def lose_while_publishing(odc: OnDemand) -> None:
     odc._guards.begin = leave
 
 
-def close(odc: OnDemand) -> None:
-    odc.close()
-
-
 SETTLES, IN_STEP = {"settle", "lose_while_publishing"}, {"settle", "drop", "refuse", "lose_while_publishing"}
-MOVES = {
-    move.__name__: move
-    for move in (settle, drop, refuse, lose_before_meeting, lose_after_meeting, lose_while_publishing, close)
-}
+MOVES = {"settle": OnDemand.settle, "drop": OnDemand.publish, "close": OnDemand.close}
+MOVES |= {move.__name__: move for move in (refuse, lose_before_meeting, lose_after_meeting, lose_while_publishing)}
 
 
 def fresh() -> nn.Module:
@@ -95,9 +81,8 @@ def on_demand(kind: Kind, name: str) -> tuple[nn.Module, OnDemand]:
     if name == REPLICAS:
         return model, OnDemand(model, average=False, timeout=30)
     how = {"accumulate": kind.accumulate, "devices_per_node": kind.per_node}
-    return model, OnDemand(
-        model, memory=kind.memory(), average=False, far="hierarchical" if kind.hierarchical else "each", **how
-    )
+    how["far"] = "hierarchical" if kind.hierarchical else "each"
+    return model, OnDemand(model, memory=kind.memory(), average=False, **how)
 
 
 def played(rank: int, name: str, seed: int, rounds: Sequence[Round]) -> list[str]:
@@ -117,13 +102,21 @@ def played(rank: int, name: str, seed: int, rounds: Sequence[Round]) -> list[str
                 optimizer.zero_grad()
             if ends[-1] != "dropped":
                 odc.publish()
-    except (EngineError, InputError, Left):
-        ends[-1] += ", lost"
+    except (EngineError, InputError, Left) as error:
+        ends[-1] += f", {lost(error)}"
     finally:
+        if odc._loop.phase is not Phase.LOST:
+            odc.close()
+        dist.barrier()  # whoever has an error in a meeting has told all, and need not close
         odc.close()
         if kind.machines and not kind.tcp:
             fake_nvshmem.forget()
     return ends
+
+
+def lost(error: Exception) -> str:
+    """None waits in vain for another."""
+    return "late" if "within" in str(error) else "lost"
 
 
 def _end_of_round(
@@ -134,7 +127,7 @@ def _end_of_round(
             loss(models[0], *at, rank, m).backward()
         MOVES[moves[rank][1]](odc)
     except (EngineError, InputError, Left) as error:
-        return str(error) if odc._loop.phase is Phase.BROKEN else "lost"
+        return str(error) if odc._loop.phase is Phase.BROKEN else lost(error)
     if odc._loop.phase is not Phase.SETTLED:
         return {Phase.OPEN: "dropped", Phase.CLOSED: "closed"}[odc._loop.phase]
     for each, (count, _) in enumerate(moves):
@@ -191,42 +184,6 @@ def rounds_of(seed: int, devices: int, move: str) -> list[Round]:
 @pytest.mark.parametrize("name", ARENAS)
 def test_one_rank_that_does_something_else_leaves_all_in_step_or_told(pools, name, move):
     check(pools, name, 0, rounds_of(0, ARENAS[name].devices, move))
-
-
-def told_while_it_lives(rank: int, name: str, move: str) -> str:
-    """What a rank hears where rank 0 has an error in a meeting, and goes on without closing."""
-    model, odc = on_demand(ARENAS[name], name)
-    told = ""
-    try:
-        for _ in range(2):  # a replica that has published is told when it settles
-            loss(model, rank).backward()
-            MOVES[move if rank == 0 else "settle"](odc)
-            odc.publish()
-    except (EngineError, InputError, Left) as error:
-        told = str(error)
-    dist.barrier()
-    odc.close()
-    if ARENAS[name].machines and not ARENAS[name].tcp:
-        fake_nvshmem.forget()
-    return told
-
-
-LOSES = [name for name in MOVES if name.startswith("lose")]
-
-
-@pytest.mark.parametrize(
-    ("name", "move"),
-    [
-        pytest.param(name, move, marks=[] if move == "lose_after_meeting" else pytest.mark.slow)
-        for name in ARENAS
-        for move in LOSES
-    ],
-)
-def test_whoever_lives_on_after_an_error_in_a_meeting_has_told_all(pools, name, move):
-    own, *others = pools(ARENAS[name].devices).run(told_while_it_lives, name, move)
-    assert own == ""  # its own error has no words
-    # Over a network, or between replicas, a rank may hear of it by another that has given up: none waits in vain.
-    assert all(told.startswith("device ") and "within" not in told for told in others), others
 
 
 @pytest.mark.slow
