@@ -28,7 +28,6 @@ UNITS = [
     UnitShape("b", 5, 0, torch.bfloat16),
     UnitShape("c", 64, 64, torch.bfloat16),
 ]
-MINIBATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -45,28 +44,22 @@ class Kind:
     tcp: bool = False
 
     def memory(self):
-        if self.tcp:
-            return self._over_tcp()
-        host = SharedMemory(timeout=30.0)
-        return NvshmemMemory(host, FakeNvshmem(self.machines)) if self.machines else host
-
-    def _over_tcp(self):
-        """Devices that say that they are on so many machines."""
+        if not self.tcp:
+            host = SharedMemory(timeout=30.0)
+            return NvshmemMemory(host, FakeNvshmem(self.machines)) if self.machines else host
         of_devices = [machine for machine, count in enumerate(self.machines) for _ in range(count)]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(machines, "here", lambda: f"machine {of_devices[dist.get_rank()]}")
             return TcpMemory(Network(timeout=30.0))
 
     def arena(self, memory):
-        return self.made()(memory, UNITS, self.accumulate, self.per_node)
+        kind = FarArena if self.machines else Arena
+        if self.kernels:
+            shards.interpreted()
+            from odc_engine.memory import gpu
 
-    def made(self) -> Callable[..., Arena]:
-        if not self.kernels:
-            return FarArena if self.machines else Arena
-        shards.interpreted()
-        from odc_engine.memory.gpu import FarGpuArena, GpuArena
-
-        return FarGpuArena if self.machines else GpuArena
+            kind = gpu.FarGpuArena if self.machines else gpu.GpuArena
+        return kind(memory, UNITS, self.accumulate, self.per_node)
 
 
 KINDS = {
@@ -111,17 +104,6 @@ class Late:
         return waiting
 
 
-def without(memory, number: int, every: int) -> None:
-    """Leave one out of so many meetings of training loops. On all devices, so that the others meet as before."""
-    meet, count = memory.meet, iter(range(1 << 30))
-
-    def fewer(room):
-        if room != MAIN or next(count) % every != number:
-            meet(room)
-
-    memory.meet = fewer
-
-
 def published(number: int, owner: int, unit: int) -> torch.Tensor:
     shape = UNITS[unit]
     return ((torch.arange(shape.gather) + 7 * number + 31 * owner + 3 * unit) % 251).to(shape.dtype)
@@ -134,28 +116,26 @@ def gradients(seed: int, number: int, device: int, m: int, unit: int, devices: i
     return found.to(torch.float32 if m % 2 else UNITS[unit].dtype)
 
 
-def counts(seed: int, devices: int) -> list[list[int]]:
-    """Microbatches of each device, in each minibatch."""
-    drawn = random.Random(f"counts {seed}")
-    return [[drawn.randrange(4) for _ in range(devices)] for _ in range(MINIBATCHES)]
-
-
-def seen(rank: int, kind: Kind, seed: int, left_out: Callable[[Arena], None] = lambda _: None) -> list[str]:
-    """What a device sees that is wrong. `left_out`: done to its arena before anything is published."""
+def seen(rank: int, kind: Kind, seed: int, left_out: Callable[..., None] | None = None, *args) -> list[str]:
+    """What a device sees that is wrong. `left_out(arena, *args)` is done before anything is published."""
     with ExitStack() as opened:
         memory = kind.memory()
         opened.callback(memory.close)
         late = Late(seed, rank, kind.devices)
         arena = kind.arena(memory)
         late.around(memory, "check", "meet", "fetch_all", "send_all", "arrive")
-        left_out(arena)
-        every = {name: _lane(kind, opened) for name in ("push", "bring")}
-        wrong = []
-        for number, of_devices in enumerate(counts(seed, kind.devices)):
-            _publish(kind, arena, number, late, every["bring"])
-            for m in range(of_devices[rank]):
-                wrong += _microbatch(kind, arena, (seed, number, m), late, every["push"])
-            wrong += _settle(kind, arena, (seed, number), of_devices, late, every)
+        if left_out:
+            left_out(arena, *args)
+        push, bring = (Lane(kind, opened) for _ in range(2))
+        wrong, drawn = [], random.Random(f"counts {seed}")
+        for number in range(4):
+            counts = [drawn.randrange(4) for _ in range(kind.devices)]
+            _publish(kind, arena, number, late, bring)
+            for m in range(counts[rank]):
+                wrong += _microbatch(arena, (seed, number, m), late, push)
+            push.drain()
+            bring.drain()
+            wrong += _settle(arena, (seed, number), counts, late)
         memory.meet(MAIN)
         return wrong
 
@@ -163,8 +143,9 @@ def seen(rank: int, kind: Kind, seed: int, left_out: Callable[[Arena], None] = l
 class Lane:
     """Calls one after the other, at once or beside the caller's own."""
 
-    def __init__(self, pool: ThreadPoolExecutor | None) -> None:
-        self._pool, self._given = pool, []
+    def __init__(self, kind: Kind, opened: ExitStack) -> None:  # the interpreter of kernels knows one thread
+        self._pool = None if kind.kernels else opened.enter_context(ThreadPoolExecutor(1))
+        self._given = []
 
     def give(self, call: Callable, *args) -> None:
         if self._pool is None:
@@ -175,12 +156,6 @@ class Lane:
     def drain(self) -> None:
         while self._given:
             self._given.pop(0).result()
-
-
-def _lane(kind: Kind, opened: ExitStack) -> Lane:
-    if kind.kernels:  # the interpreter knows one thread
-        return Lane(None)
-    return Lane(opened.enter_context(ThreadPoolExecutor(1)))
 
 
 def _publish(kind: Kind, arena: Arena, number: int, late: Late, bring: Lane) -> None:
@@ -200,31 +175,28 @@ def _publish(kind: Kind, arena: Arena, number: int, late: Late, bring: Lane) -> 
             bring.give(arena.bring, unit)
 
 
-def _microbatch(kind: Kind, arena: Arena, at: tuple[int, int, int], late: Late, push: Lane) -> list[str]:
+def _microbatch(arena: Arena, at: tuple[int, int, int], late: Late, push: Lane) -> list[str]:
     wrong, (seed, number, m), rank = [], at, arena.memory.rank
     for unit, shape in enumerate(UNITS):
         late()
-        out = torch.full((kind.devices * shape.gather,), -1.0, dtype=shape.dtype)
+        devices = arena.memory.size
+        out = torch.full((devices * shape.gather,), -1.0, dtype=shape.dtype)
         arena.gather(unit, out)
-        expected = torch.cat([published(number, owner, unit) for owner in range(kind.devices)])
+        expected = torch.cat([published(number, owner, unit) for owner in range(devices)])
         if not torch.equal(out, expected):
             wrong.append(f"{number}: weights of {shape.name}")
         if shape.push:
-            push.give(arena.push, unit, gradients(seed, number, rank, m, unit, kind.devices))
+            push.give(arena.push, unit, gradients(seed, number, rank, m, unit, devices))
     return wrong
 
 
-def _settle(
-    kind: Kind, arena: Arena, at: tuple[int, int], of_devices: list[int], late: Late, every: dict[str, Lane]
-) -> list[str]:
+def _settle(arena: Arena, at: tuple[int, int], counts: list[int], late: Late) -> list[str]:
     wrong, (seed, number), rank = [], at, arena.memory.rank
-    for lane in every.values():
-        lane.drain()
     arena.complete()
     arena.notes(rank, 8).fill_(10 * number + rank)
     late()
     arena.meet()
-    if arena.every_note(8).tolist() != [[10 * number + device] * 8 for device in range(kind.devices)]:
+    if arena.every_note(8).tolist() != [[10 * number + device] * 8 for device in range(len(counts))]:
         wrong.append(f"{number}: notes")
     late()
     arena.offer_sums()
@@ -232,9 +204,9 @@ def _settle(
     for unit, shape in enumerate(UNITS):
         own = slice(rank * shape.push, (rank + 1) * shape.push)
         total = torch.zeros(shape.push, dtype=torch.float64)
-        for device, count in enumerate(of_devices):
+        for device, count in enumerate(counts):
             for m in range(count):
-                total += gradients(seed, number, device, m, unit, kind.devices)[own].double()
+                total += gradients(seed, number, device, m, unit, len(counts))[own].double()
         if shape.push and not torch.equal(arena.gradients(unit).double(), total):
             wrong.append(f"{number}: sums of {shape.name}")
     return wrong

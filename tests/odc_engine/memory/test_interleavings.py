@@ -5,10 +5,11 @@ import pytest
 import shards
 import torch
 import work
-from interleaved import KINDS, Kind, Late, seen, without
+from interleaved import KINDS, Kind, Late, seen
 from work import Case
 
 from odc_engine import OnDemand
+from odc_engine.backends.base import MAIN
 
 needs_triton = pytest.mark.skipif(
     not shards.triton_is_there(), reason="needs Triton: pip install 'odcsim[gpu]' -c constraints.txt"
@@ -25,25 +26,15 @@ def seen_of_seeds(rank, kind, seeds, *args):
     return [problem for seed in seeds for problem in seen(rank, kind, seed, *args)]
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_sums_and_weights_are_right_whoever_comes_late(pools, name):
-    kind = KINDS[name]
-    assert not any(pools(kind.devices).run(seen_of_seeds, kind, (1,)))
+ORDERS = [pytest.param(name, range(1, 2), id=name) for name in KINDS]
+ORDERS += [pytest.param(name, range(2, 11), marks=pytest.mark.slow, id=f"{name}, many orders") for name in KINDS]
+ORDERS += [pytest.param(name, range(4), marks=[needs_triton, pytest.mark.slow], id=name) for name in BY_KERNELS]
 
 
-@needs_triton
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BY_KERNELS)
-def test_so_they_are_where_kernels_move_the_bytes(pools, name):
-    kind = BY_KERNELS[name]
-    assert not any(pools(kind.devices).run(seen_of_seeds, kind, range(4)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-def test_so_they_are_in_many_orders(pools, name):
-    kind = KINDS[name]
-    assert not any(pools(kind.devices).run(seen_of_seeds, kind, range(10)))
+@pytest.mark.parametrize(("name", "seeds"), ORDERS)
+def test_sums_and_weights_are_right_whoever_comes_late(pools, name, seeds):
+    kind = (KINDS | BY_KERNELS)[name]
+    assert not any(pools(kind.devices).run(seen_of_seeds, kind, seeds))
 
 
 CASE = Case((2, 0, 1), accumulate="slots")
@@ -63,37 +54,30 @@ def trained(rank, kind, seed):
         odc.close()
 
 
-def differ(found, expected):
-    return any(not torch.equal(weights[name], expected[name]) for weights in found for name in expected)
-
-
 @pytest.mark.parametrize("name", ["slots", pytest.param("a network", marks=pytest.mark.slow)])
 def test_training_has_the_same_bits_whoever_comes_late(pools, name):
     kind = KINDS[name]
     expected = pools(kind.devices).run(trained, kind, None)[0]
-    assert not differ(pools(kind.devices).run(trained, kind, 3), expected)
+    for weights in pools(kind.devices).run(trained, kind, 3):
+        assert all(torch.equal(weights[name], value) for name, value in expected.items())
 
 
 # What each device leaves out of its arena, all alike.
 
 
-def no_meeting(number, every):
-    def leave_out(arena):
-        without(arena.memory, number, every)
+def meeting(arena, number, every):
+    """One of so many in training loops. On all devices, so that the others meet as before."""
+    meet, count = arena.memory.meet, iter(range(1 << 30))
 
-    return leave_out
+    def fewer(room):
+        if room != MAIN or next(count) % every != number:
+            meet(room)
 
-
-def patched(**changes):
-    def leave_out(arena):
-        for name, change in changes.items():
-            setattr(arena, name, change(arena))
-
-    return leave_out
+    arena.memory.meet = fewer
 
 
-def nothing(_arena):
-    return lambda *_: None
+def call(arena, name):
+    setattr(arena, name, lambda *_: None)
 
 
 def cleared_early(arena):
@@ -105,39 +89,34 @@ def cleared_early(arena):
             arena.clear(unit)
         complete()
 
-    return early
+    arena.complete = early
 
 
-def no_second_meeting(arena):
+def second_meeting(arena):
     """Counterparts' sums are fetched while their nodes may still add them up."""
     offer_sums, meet = arena.offer_sums, arena.meet
 
     def offer():
-        arena.meet = nothing(arena)
+        call(arena, "meet")
         offer_sums()
         arena.meet = meet
 
-    return offer
+    arena.offer_sums = offer
 
 
 LEFT_OUT = {
-    "the meeting in which pushes end": ("slots", no_meeting, 1, 2),
-    "the meeting in which weights are published": ("slots", no_meeting, 0, 2),
-    "the meeting in which pushes end, locked": ("locked", no_meeting, 1, 2),
-    "the meeting before nodes fetch": ("nodes", no_meeting, 0, 3),
-    "the meeting behind what nodes fetch": ("nodes", no_meeting, 1, 3),
-    "the meeting in which pushes over a network end": ("a network", no_meeting, 1, 2),
-    "the second meeting, behind sums of nodes": ("nodes over a network", patched, "offer_sums", no_second_meeting),
-    "the wait for what a node brings in": ("nodes, locked, hierarchical", patched, "begin", nothing),
-    "clearing behind the meeting": ("slots", patched, "complete", cleared_early),
-    "the wait for what was sent": ("a network only", patched, "_arrive", nothing),
-    "zeros for what was not pushed": ("kernels, and a network", patched, "complete", nothing),
+    "the meeting in which pushes end": ("slots", meeting, 1, 2),
+    "the meeting in which weights are published": ("slots", meeting, 0, 2),
+    "the meeting in which pushes end, locked": ("locked", meeting, 1, 2),
+    "the meeting before nodes fetch": ("nodes", meeting, 0, 3),
+    "the meeting behind what nodes fetch": ("nodes", meeting, 1, 3),
+    "the meeting in which pushes over a network end": ("a network", meeting, 1, 2),
+    "the second meeting, behind sums of nodes": ("nodes over a network", second_meeting),
+    "the wait for what a node brings in": ("nodes, locked, hierarchical", call, "begin"),
+    "clearing behind the meeting": ("slots", cleared_early),
+    "the wait for what was sent": ("a network only", call, "_arrive"),
+    "zeros for what was not pushed": ("kernels, and a network", call, "complete"),
 }
-
-
-def without_one(rank, kind, seeds, how, *args):
-    leave_out = how(*args) if how is no_meeting else how(**{args[0]: args[1]})
-    return seen_of_seeds(rank, kind, seeds, leave_out)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +127,9 @@ def without_one(rank, kind, seeds, how, *args):
     ],
 )
 def test_what_is_left_out_is_seen(pools, name):
-    of, how, *args = LEFT_OUT[name]
+    of, leave_out, *args = LEFT_OUT[name]
     kind = (KINDS | BY_KERNELS)[of]
     for seed in range(20):
-        if any(pools(kind.devices).run(without_one, kind, (seed,), how, *args)):
+        if any(pools(kind.devices).run(seen_of_seeds, kind, (seed,), leave_out, *args)):
             return
     raise AssertionError("nobody has seen it")

@@ -1,19 +1,19 @@
 """A queue that devices share: every entry is run once, whoever takes it, and gradients stay those of one process."""
 
 from dataclasses import replace
+from functools import partial
 
 import jobs
 import numpy as np
 import pytest
 import teams
 import torch
+import work
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import schedules
-from torch import nn
-from torch.distributed.fsdp import fully_shard
 
-from odc_engine import OnDemand, backends
+from odc_engine import backends
 from odc_engine.cli import main
 from odc_engine.devices.process import ProcessDevice
 from odc_engine.devices.run_device import Recorded
@@ -21,7 +21,7 @@ from odc_engine.devices.workload import workload_of
 from odc_engine.errors import EngineError
 from odc_engine.runs import run
 from odc_engine.runs.verify import BOUND, reference_gradients, relative_errors
-from odcsim import schedule, timeline
+from odcsim import profile, schedule, timeline
 from odcsim.errors import InputError
 from odcsim.program import program
 from odcsim.schedule import Schedule
@@ -80,34 +80,20 @@ def test_gradients_of_drawn_schedules_equal_one_process(pools, backend, devices)
     law()
 
 
-def records(device):
-    return [device.minibatch(number) for number in range(len(device.job.schedules))]
-
-
-def records_in_a_process(rank, job):
-    device = ProcessDevice(job, rank)
-    found = records(device)
-    device.meet()
-    device.close()
-    return found
-
-
 def recorded(pools, backend, job):
-    """The timeline of what devices did."""
-    file = teams.file_of(*job.schedules)
-    devices = file.header.devices
+    """The blocks of the timeline of what devices did."""
     if backend == "threads":
-        every = teams.on_threads(job, records)
+        every = teams.on_threads(job, teams.recorded)
     else:
-        every = pools(devices).run(records_in_a_process, replace(job, backend=backends.chosen(backend)))
-    blocks = [run.block_of(n, s, job, [device[n] for device in every]) for n, s in enumerate(job.schedules)]
-    return run.assembled(file, job, blocks)
+        every = pools(3).run(teams.shm_records, replace(job, backend=backends.chosen(backend)))
+    return [run.block_of(n, s, job, [device[n] for device in every]) for n, s in enumerate(job.schedules)]
 
 
 @pytest.mark.parametrize("backend", ["shm", "threads"])
 def test_a_timeline_tells_who_ran_what(pools, backend, tmp_path):
     job = teams.job_for(*UNLIKE)
-    timeline.write(recorded(pools, backend, job), tmp_path / "t.npz")
+    line = run.assembled(teams.file_of(*job.schedules), job, recorded(pools, backend, job))
+    timeline.write(line, tmp_path / "t.npz")
     line = timeline.read(tmp_path / "t.npz")
     for number, each in enumerate(job.schedules):
         block, place = line.block_of(number)
@@ -120,13 +106,17 @@ def test_a_timeline_tells_who_ran_what(pools, backend, tmp_path):
         assert sorted(entries) == list(range(len(each.queue)))
 
 
+def emulated(schedule, **cluster):
+    job = replace(teams.job_for(schedule), emulate=True)
+    cost = replace(job.cost, profile=jobs.SECONDS, cluster=replace(job.cost.cluster, **cluster))
+    return replace(job, cost=cost)
+
+
 @pytest.mark.parametrize("backend", ["shm", "threads"])
 def test_who_is_late_takes_less_and_a_device_may_get_nothing(pools, backend):
     """Device 0 is ten times as slow as the others, and has one microbatch as they have."""
-    job = replace(teams.job_for(queued(1, 1, 1, queue=6)), emulate=True)
-    cluster = replace(job.cost.cluster, slow=((0, 10.0),))
-    job = replace(job, cost=replace(job.cost, profile=jobs.SECONDS, cluster=cluster))
-    [block] = recorded(pools, backend, job).blocks
+    job = emulated(queued(1, 1, 1, queue=6), slow=((0, 10.0),))
+    [block] = recorded(pools, backend, job)
     assert block.counts[0, 0] == 1
     assert block.takers.min() >= 1
     computes = [i for i, step in enumerate(block.program.steps) if step.kind == "compute"]
@@ -140,18 +130,14 @@ def test_who_is_late_takes_less_and_a_device_may_get_nothing(pools, backend):
 @given(schedules(3, queued=True), st.integers(0, 9), st.randoms(use_true_random=False))
 def test_emulated_seconds_are_those_of_the_realised_schedule(drawn_schedule, number, random):
     """As the simulators have them: the same luck, the same slow device."""
-    job = replace(teams.job_for(drawn_schedule), emulate=True)
-    cluster = replace(job.cost.cluster, slow=((1, 1.1),), sample_noise=0.05)
-    job = replace(job, cost=replace(job.cost, profile=jobs.SECONDS, cluster=cluster))
+    job = emulated(drawn_schedule, slow=((1, 1.1),), sample_noise=0.05)
     takers = [random.randrange(3) for _ in drawn_schedule.queue]
     ran = drawn_schedule.realised(takers)
     steps = program(job.cost.model.layers, max(ran.microbatches), "on-demand")
     table = job.cost.durations(steps, job.cost.load([ran], job.cost.luck([ran], [number], job.seed)))
     for rank in range(3):
-        mine = iter([entry for entry, taker in enumerate(takers) if taker == rank])
-        share = workload_of(
-            job, drawn_schedule, rank, lambda mine=mine: next(mine, len(takers)), number, torch.device("cpu")
-        )
+        take = partial(next, iter([entry for entry, taker in enumerate(takers) if taker == rank]), len(takers))
+        share = workload_of(job, drawn_schedule, rank, take, number, torch.device("cpu"))
         for m, microbatch in enumerate(share):
             found = [microbatch.seconds[what] for what, of in steps.durations if of == m]
             assert found == [table[row, 0, rank] for row, (_, of) in enumerate(steps.durations) if of == m]
@@ -162,9 +148,8 @@ def test_emulated_seconds_are_those_of_the_realised_schedule(drawn_schedule, num
 def test_a_queue_that_was_not_run_as_a_whole_is_an_error():
     """Should a machine's locks not hold."""
     job = teams.job_for(queued(0, 0, queue=2))
-    nothing = np.zeros(0)
     for entries in (((0,), (0,)), ((0,), ()), ((0, 1, 2), ())):
-        every = [Recorded(0.0, nothing, nothing, of) for of in entries]
+        every = [Recorded(0.0, np.zeros(0), np.zeros(0), of) for of in entries]
         with pytest.raises(EngineError):
             run.block_of(0, job.schedules[0], job, every)
 
@@ -182,42 +167,40 @@ def test_syncs_that_meet_refuse_a_queue(sync, backend):
     [("[slow]\n1 = 1.1\n", False), ("jitter = 0.1\n", True), ("swing = 0.1\n", True), ("[slow]\n2 = 1.1\n", True)],
 )
 def test_a_cluster_that_cannot_be_emulated_is_refused(tmp_path, capsys, text, emulate):
-    path, profile = jobs.written(tmp_path, (1, 1))
-    (tmp_path / "cluster.toml").write_text(text)
-    args = ["run", path, "--sync", "on-demand", "--cluster", str(tmp_path / "cluster.toml"), "-o", str(tmp_path / "t")]
-    assert main([*args, *(["--emulate-compute", "--profile", profile] if emulate else [])]) == 2
+    assert command(tmp_path, text, emulate, jobs.file_of((1, 1))) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-    assert not (tmp_path / "t").exists()
+    assert not (tmp_path / "t.npz").exists()
+
+
+def command(folder, cluster, emulate, file):
+    """What the command ends with, on threads."""
+    schedule.write(file, folder / "s.jsonl")
+    profile.write(jobs.SECONDS, folder / "profile.json")
+    (folder / "cluster.toml").write_text(cluster)
+    how = f"--sync on-demand --backend threads --cluster {folder}/cluster.toml -o {folder}/t.npz"
+    how += f" --emulate-compute --profile {folder}/profile.json" if emulate else ""
+    return main(["run", f"{folder}/s.jsonl", *how.split()])
 
 
 def taken(_rank, meets):
-    """By the library: between publish() and settle(), where devices do not meet. What it gives then, and elsewhere."""
-    torch.manual_seed(0)
-    comm = OnDemand(fully_shard(nn.Linear(2, 2)), meets=meets)
-    found = []
-    for _ in range(2):
-        try:
-            found.append(comm.take())
+    """By the library, between publish() and settle(), and after it; where devices meet, never."""
+    with work.device(work.Case((1, 1), sync="collective" if meets else "on-demand")) as (_, comm):
+        entry = None if meets else comm.take()
+        if not meets:
             comm.settle()
-        except InputError:
-            found.append("refused")
-    comm.memory.meet(0)
-    comm.close()
-    return found
+        assert work.refused(comm.take)
+        comm.memory.meet(0)
+        return entry
 
 
 def test_nobody_takes_where_devices_meet(pools):
-    assert sorted(pools(2).run(taken, False)) == [[0, "refused"], [1, "refused"]]
-    assert pools(2).run(taken, True) == [["refused"] * 2] * 2
+    assert sorted(pools(2).run(taken, False)) == [0, 1]
+    pools(2).run(taken, True)
 
 
 def test_the_command_runs_a_queue_on_a_machine_with_a_slow_device(tmp_path, capfd):
-    file = schedule.write(teams.file_of(queued(1, 1, queue=4), queued(1, 0, queue=0)), tmp_path / "s.jsonl")
-    jobs.written(tmp_path, (1, 1))
-    (tmp_path / "cluster.toml").write_text("sample_noise = 0.05\n[slow]\n0 = 30.0\n")
-    seconds = ["--emulate-compute", "--profile", str(tmp_path / "profile.json")]
-    args = ["--backend", "threads", "--cluster", str(tmp_path / "cluster.toml"), "-o", str(tmp_path / "t.npz")]
-    assert main(["run", str(tmp_path / "s.jsonl"), "--sync", "on-demand", *seconds, *args]) == 0, capfd.readouterr()
+    file = teams.file_of(queued(1, 1, queue=4), queued(1, 0, queue=0))
+    assert command(tmp_path, "sample_noise = 0.05\n[slow]\n0 = 30.0\n", True, file) == 0, capfd.readouterr()
     line = timeline.read(tmp_path / "t.npz")
     assert line.about.digest == file.header.digest
     block, place = line.block_of(0)
