@@ -1,7 +1,8 @@
 """Several models in one job, each with its own communication or FSDP2's: every one is trained as in one process."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 
 import nets
 import pytest
@@ -13,18 +14,9 @@ from torch.nn import functional as F  # noqa: N812
 from work import Case
 
 from odc_engine import OnDemand
-from odcsim.errors import InputError
 
 COUNTS = ((2, 1), (1, 2), (2, 0))  # microbatches of each device, in each minibatch
 NAMES = ("policy", "critic", "reference", "stock")
-
-
-@dataclass(frozen=True)
-class Job:
-    """`together`: one optimizer for both that learn, and one backward pass. `attached`: it settles and publishes."""
-
-    together: bool
-    attached: bool
 
 
 def made() -> dict[str, nn.Module]:
@@ -36,68 +28,77 @@ def made() -> dict[str, nn.Module]:
     return models
 
 
-def losses(models: dict[str, nn.Module], rank: int, microbatch: int, minibatch: int) -> tuple[Tensor, Tensor]:
+@contextmanager
+def sharded(models: dict[str, nn.Module]) -> Iterator[dict[str, OnDemand]]:
+    """Each by itself, and on demand but for one."""
+    for model in models.values():
+        work.shard(Case((1, 1)), model)
+    odcs = {name: OnDemand(models[name], average=False, timeout=20) for name in models if name != "stock"}
+    try:
+        yield odcs
+    finally:
+        for odc in odcs.values():
+            odc.close()
+
+
+def losses(models: dict[str, nn.Module], rank: int, microbatch: int, minibatch: int) -> list[Tensor]:
     """The policy's is held near the reference, the critic's to what the policy says."""
     tokens = nets.tokens_of(rank, microbatch, minibatch)
     with torch.no_grad():
         far = models["reference"](tokens, 0)
     said = models["policy"](tokens, 0)
     policy = F.mse_loss(said, far) + said.logsumexp(-1).mean()
-    return policy, F.mse_loss(models["critic"](tokens, 0), said.detach())
+    return [policy, F.mse_loss(models["critic"](tokens, 0), said.detach())]
 
 
-def optimizers(models: dict[str, nn.Module], job: Job) -> list[torch.optim.Optimizer]:
+def optimizers(models: dict[str, nn.Module], together: bool) -> list[torch.optim.Optimizer]:
     groups = [list(models[name].parameters()) for name in ("policy", "critic")]
-    return [torch.optim.AdamW(group, lr=0.01) for group in ([[*groups[0], *groups[1]]] if job.together else groups)]
+    return [torch.optim.AdamW(group, lr=0.01) for group in ([groups[0] + groups[1]] if together else groups)]
 
 
-def trained(models: dict[str, nn.Module], job: Job, ranks: list[int], odcs: list[OnDemand]) -> None:
-    """`odcs`: of policy and critic, or none."""
-    steps = optimizers(models, job)
+def trained(models: dict[str, nn.Module], together: bool, ranks: list[int], by_hand: list[OnDemand], steps) -> None:
+    """`together`: one optimizer for both that learn, and one backward pass."""
     stock = torch.optim.SGD(models["stock"].parameters(), lr=0.05)
-    for i, odc in enumerate(odcs if job.attached else []):
-        odc.attach(steps[0 if job.together else i])
     for optimizer in steps:
         optimizer.zero_grad()
     for number, counts in enumerate(COUNTS):
         for rank in ranks:
             for microbatch in range(counts[rank]):
                 both = losses(models, rank, microbatch, number)
-                for loss in [sum(both)] if job.together else both:
+                for loss in [sum(both)] if together else both:
                     loss.backward()
             nets.loss(models["stock"], rank, 0, number).backward()
-        for odc in odcs if not job.attached else []:
+        for odc in by_hand:
             odc.settle()
         for optimizer in [*steps, stock]:
-            every = [p for group in optimizer.param_groups for p in group["params"]]
             if optimizer is not stock:
-                nn.utils.clip_grad_norm_(every, 1.0)
+                nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
             optimizer.step()
             optimizer.zero_grad()
-        for odc in odcs if not job.attached else []:
+        for odc in by_hand:
             odc.publish()
 
 
-def on_devices(rank: int, job: Job) -> dict[str, dict[str, Tensor]]:
-    models = {name: work.shard(Case((1, 1)), model) for name, model in made().items()}
-    for module in models["stock"].modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-    odcs = [OnDemand(models[name], average=False, timeout=20) for name in ("policy", "critic", "reference")]
-    try:
-        trained(models, job, [rank], odcs[:2])
+def on_devices(rank: int, together: bool, attached: bool) -> dict[str, dict[str, Tensor]]:
+    models = made()
+    with sharded(models) as odcs:
+        for module in models["stock"].modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+        learning, steps = [odcs["policy"], odcs["critic"]], optimizers(models, together)
+        for odc, optimizer in zip(learning if attached else [], steps * 2, strict=False):
+            odc.attach(optimizer)
+        trained(models, together, [rank], [] if attached else learning, steps)
         return {name: work.whole_parameters(model) for name, model in models.items()}
-    finally:
-        for odc in odcs:
-            odc.close()
 
 
-@pytest.mark.parametrize("job", [Job(t, a) for t in (False, True) for a in (False, True)], ids=str)
-def test_each_is_trained_as_in_one_process(pools, job):
+@pytest.mark.parametrize("attached", [False, True])
+@pytest.mark.parametrize("together", [False, True])
+def test_each_is_trained_as_in_one_process(pools, together, attached):
     alone = {name: model.double() for name, model in made().items()}
-    trained(alone, job, [0, 1], [])
-    for found in pools(2).run(on_devices, job):
+    trained(alone, together, [0, 1], [], optimizers(alone, together))
+    for found in pools(2).run(on_devices, together, attached):
         for name, model in alone.items():
             assert work.error(found[name], dict(model.named_parameters())) < 1e-5
 
@@ -105,20 +106,16 @@ def test_each_is_trained_as_in_one_process(pools, job):
 def one_closed(rank: int) -> float:
     """The critic goes on under the optimizer of both when the policy's communication is closed."""
     models = made()
-    for model in models.values():
-        work.shard(Case((1, 1)), model)
-    odcs = [OnDemand(models[name], average=False, timeout=20) for name in ("policy", "critic")]
-    job = Job(together=True, attached=True)
-    step = optimizers(models, job)[0]
-    for odc in odcs:
-        odc.attach(step)
-    odcs[0].close()
-    step.zero_grad()
-    nets.loss(models["critic"], rank, 0).backward()
-    norm = nn.utils.clip_grad_norm_(models["critic"].parameters(), 1.0)
-    step.step()
-    step.zero_grad()
-    odcs[1].close()
+    with sharded(models) as odcs:
+        [step] = optimizers(models, together=True)
+        odcs["policy"].attach(step)
+        odcs["critic"].attach(step)
+        odcs["policy"].close()
+        step.zero_grad()
+        nets.loss(models["critic"], rank, 0).backward()
+        norm = nn.utils.clip_grad_norm_(models["critic"].parameters(), 1.0)
+        step.step()
+        step.zero_grad()
     assert "zero_grad" not in vars(step)
     return norm.full_tensor().item()
 
@@ -145,37 +142,36 @@ class Gan:
 class Chain(nn.Module):
     def __init__(self, *widths: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        self.layers = nn.ModuleList([nn.Linear(*widths[:2]), nn.Linear(*widths[1:])])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers[1](F.relu(self.layers[0](x)))
 
 
-def adversaries() -> tuple[nn.Module, nn.Module]:
+def adversaries() -> dict[str, nn.Module]:
     torch.manual_seed(3)
-    return Chain(4, 9, 6), Chain(6, 9, 1)
+    return {"generator": Chain(4, 9, 6), "judge": Chain(6, 9, 1)}
 
 
-def noise(model: nn.Module, *numbers: int) -> Tensor:
-    seed = sum(100**i * number for i, number in enumerate(numbers))
-    like = next(model.parameters())
-    return torch.randn(5, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(like.dtype)
-
-
-def play(models: tuple[nn.Module, nn.Module], gan: Gan, ranks: list[int], odcs: list[OnDemand]) -> None:
-    made, judge = models
-    steps = [torch.optim.Adam(model.parameters(), lr=0.01) for model in models]
+def play(models: dict[str, nn.Module], gan: Gan, ranks: list[int], odcs: list[OnDemand]) -> None:
+    generator, judge = models.values()
+    steps = [torch.optim.Adam(model.parameters(), lr=0.01) for model in models.values()]
     for odc, step in zip(odcs, steps, strict=False):
         odc.attach(step)
     dropped = odcs[1].publish if odcs else judge.zero_grad
     clear = {"optimizer": steps[1].zero_grad, "model": judge.zero_grad, "publish": dropped}[gan.by]
+    dtype = next(judge.parameters()).dtype
+
+    def noise(number: int, rank: int, which: int) -> Tensor:
+        drawn = torch.Generator().manual_seed(number + 100 * rank + 10_000 * which)
+        return torch.randn(5, 4, generator=drawn, dtype=torch.float64).to(dtype)
+
     for number in range(3):
         if "before D" in gan.cleared and not gan.late:
             clear()
         losses = []
         for rank in ranks:
-            real = F.pad(noise(made, number, rank, 1), (1, 1))
-            fake = made(noise(made, number, rank, 2)).detach()
+            real, fake = F.pad(noise(number, rank, 1), (1, 1)), generator(noise(number, rank, 2)).detach()
             losses.append(F.softplus(-judge(real)).mean() + F.softplus(judge(fake)).mean())
         if gan.late:
             clear()
@@ -188,25 +184,18 @@ def play(models: tuple[nn.Module, nn.Module], gan: Gan, ranks: list[int], odcs: 
         steps[0].zero_grad()
         for rank in ranks:
             for microbatch in range(gan.counts[rank]):
-                F.softplus(-judge(made(noise(made, number, rank, 3 + microbatch)))).mean().backward()
+                F.softplus(-judge(generator(noise(number, rank, 3 + microbatch)))).mean().backward()
         steps[0].step()
         if "after G" in gan.cleared:
             clear()
 
 
 def of_adversaries(rank: int, gan: Gan) -> list[dict[str, Tensor]] | None:
+    """Nothing, where it is refused."""
     models = adversaries()
-    for model in models:
-        work.shard(Case((1, 1)), model)
-    odcs = [OnDemand(model, timeout=20, average=False) for model in models]
-    try:
-        play(models, gan, [rank], odcs)
-        return [work.whole_parameters(model) for model in models]
-    except InputError:
-        return None
-    finally:
-        for odc in odcs:
-            odc.close()
+    with sharded(models) as odcs:
+        refused = work.refused(lambda: play(models, gan, [rank], list(odcs.values())))
+        return None if refused else [work.whole_parameters(model) for model in models.values()]
 
 
 PLAYED = (
@@ -221,10 +210,10 @@ PLAYED = (
 
 @pytest.mark.parametrize("gan", PLAYED, ids=str)
 def test_adversaries_are_trained_as_in_one_process(pools, gan):
-    alone = tuple(model.double() for model in adversaries())
+    alone = {name: model.double() for name, model in adversaries().items()}
     play(alone, gan, [0, 1], [])
     for found in pools(2).run(of_adversaries, gan):
-        for model, weights in zip(alone, found, strict=True):
+        for model, weights in zip(alone.values(), found, strict=True):
             assert work.error(weights, dict(model.named_parameters())) < 1e-5
 
 
