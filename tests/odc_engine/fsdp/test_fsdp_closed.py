@@ -19,34 +19,23 @@ def mapped():
     return Path("/proc/self/maps").read_text().count("memfd:odc")
 
 
-def gradients_kept(rank, case):
-    with work.device(case) as (model, comm):
-        work.minibatch(case, rank, model, comm)
-        expected = [p.grad.to_local().clone() for p in model.parameters()]
-    with work.device(case):  # takes the same addresses, if they are free
-        found = [p.grad.to_local() for p in model.parameters()]
-        return all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-
-
-def test_gradients_can_be_read_after_close(pools):
-    assert pools(2).run(gradients_kept, CASE) == [True, True]
-
-
-def maps_left(rank, case):
+def left(rank):
+    """How many files are mapped before close() and after it, and whether gradients can be read as ever."""
     before = mapped()
-    with work.device(case) as (model, comm):
-        work.minibatch(case, rank, model, comm)
+    with work.device(CASE) as (model, comm):
+        work.minibatch(CASE, rank, model, comm)
         during = mapped()
+        expected = [p.grad.to_local().clone() for p in model.parameters()]
     kept = [p.grad for p in model.parameters()]
-    assert len(kept) > 0
-    return during - before, mapped() - before
+    after = mapped()
+    with work.device(CASE):  # takes the same addresses, if they are free
+        same = [torch.equal(one.to_local(), other) for one, other in zip(kept, expected, strict=True)]
+    return during - before, after - before, all(same)
 
 
-def test_memory_goes_at_once(pools):
-    """Whatever gradients are still kept."""
-    if not Path("/proc/self/maps").exists():
-        pytest.skip("needs /proc")
-    assert pools(2).run(maps_left, CASE) == [(4, 0)] * 2
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_memory_goes_at_once_and_gradients_can_be_read(pools):
+    assert pools(2).run(left) == [(4, 0, True)] * 2
 
 
 EVEN = CASE.but(counts=(2, 2))

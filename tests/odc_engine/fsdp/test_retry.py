@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from short_memory import OutOfMemory, batch, loss
 from torch.nn import functional as F  # noqa: N812
 from work import Case
 
-from odc_engine import OnDemand, pack
+from odc_engine import pack
 from odc_engine.fsdp.retry.halving import halved
 from odc_engine.fsdp.retry.retry import Retry
 from odcsim.errors import InputError
@@ -22,79 +21,60 @@ from odcsim.errors import InputError
 CASE = Case((1, 1))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    operations: int
-    errors: tuple[float, ...]  # of each point
-    losses: tuple[float, ...]
-    raised: tuple[int, ...]
-
-
-def own_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor | None]:
-    """This device's shards, with no collective: a thread of gloo's would free tensors of Python thousands of times."""
-    every = dict(model.named_parameters())
-    return {name: None if p.grad is None else p.grad.to_local().clone() for name, p in every.items()}
-
-
-def swept(rank: int, case: Case, points: list[tuple[int, ...]]) -> Outcome:
-    """The same minibatch for each of the points where device 0 runs out of memory, and before them all at none."""
+def swept(rank: int, case: Case, points: list[tuple[int, ...]]) -> tuple[int, set[int], float, list[float]]:
+    """The same minibatch for each of the points where device 0 runs out of memory, after one at none. How many
+    operations it has, how often memory ended at each of the points, the worst error, and all losses."""
     with work.device(case) as (model, odc):
-        errors, losses, raised, expected, operations = [], [], [], None, 0
+        parameters, errors, losses, raised = dict(model.named_parameters()), [], [], set()
         for at in [(), *points]:
             with OutOfMemory(*(at if rank == 0 else ())) as memory:
-                total = odc.retry(memory.arming(partial(loss, model)), batch(rank))
+                losses.append(odc.retry(memory.arming(partial(loss, model)), batch(rank)).item())
             odc.settle()
-            found = own_gradients(model)
-            expected, operations = expected or found, operations or memory.count
+            # Shards, with no collective: a thread of gloo's would free tensors of Python thousands of times.
+            found = {name: p.grad if p.grad is None else p.grad.to_local().clone() for name, p in parameters.items()}
+            if not at:
+                expected, operations = found, memory.count
+            else:
+                raised.add(memory.raised)
             errors.append(work.error(found, expected))
-            losses.append(total.item())
-            raised.append(memory.raised)
             odc.publish()
-        return Outcome(operations, tuple(errors), tuple(losses), tuple(raised))
+        return operations, raised, max(errors), losses
 
 
-def at_every(pools, case: Case, step: int, first: int = 1, again: int = 0) -> tuple[Outcome, Outcome]:
-    count = pools(2).run(swept, case, [])[0].operations
-    points = [(k, k + again) if again else (k,) for k in range(first, count + 1, step)]
-    return pools(2).run(swept, case, points, timeout=600)
+def check(pools, case: Case, step: int, first: int = 1, again: int = 0) -> None:
+    """Points step by step, and perhaps another so many operations behind each."""
+    operations = pools(2).run(swept, case, [])[0][0]
+    points = [(k, k + again) if again else (k,) for k in range(first, operations + 1, step)]
+    outcomes = pools(2).run(swept, case, points, timeout=600)
+    assert [raised for _, raised, *_ in outcomes] == [{1 + bool(again)}, {0}]
+    for _, _, error, losses in outcomes:
+        assert error < 1e-5
+        assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
 
 
-def right(outcomes, times: int = 1) -> None:
-    first = outcomes[0]
-    assert first.raised[1:] == (times,) * (len(first.raised) - 1)
-    for outcome in outcomes:
-        assert max(outcome.errors) < 1e-5
-        assert outcome.losses == pytest.approx([outcome.losses[0]] * len(outcome.losses), rel=1e-5)
-
-
-MODELS = {
-    "plain": CASE,
-    "kept whole": CASE.but(reshard=False),
-    "tied": CASE.but(model=partial(nets.Net, tied=True)),
-    "recomputed inside": CASE.but(model=partial(nets.Net, recompute="no")),
-    "recomputed around": CASE.but(model=partial(nets.Net, around="no")),
-    "half of it frozen": CASE.but(model=nets.Half),
-    "slots": CASE.but(accumulate="slots"),
-    "prefetch": CASE.but(prefetch=1),
-    "older torch": CASE.but(hides="set_reduce_scatter_unused_params"),
+# Of each model, the step between operations, the first, and where a half runs out of memory, too.
+SWEPT = {
+    "plain": (CASE, 7),
+    "kept whole": (CASE.but(reshard=False), 23, 4),
+    "tied": (CASE.but(model=partial(nets.Net, tied=True)), 23, 7),
+    "recomputed inside": (CASE.but(model=partial(nets.Net, recompute="no")), 23, 10),
+    "recomputed around": (CASE.but(model=partial(nets.Net, around="no")), 23, 13),
+    "half of it frozen": (CASE.but(model=nets.Half), 23, 16),
+    "slots": (CASE.but(accumulate="slots"), 23, 19),
+    "prefetch": (CASE.but(prefetch=1), 23, 22),
+    "older torch": (CASE.but(hides="set_reduce_scatter_unused_params"), 23, 25),
+    "a half, too": (CASE, 23, 1, 160),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SWEPT)
 def test_gradients_are_those_of_the_microbatch_unsplit(pools, name):
-    """Each model at operations of its own."""
-    place = list(MODELS).index(name)
-    right(at_every(pools, MODELS[name], step=7 if name == "plain" else 23, first=1 + 3 * place))
-
-
-@pytest.mark.slow
-def test_and_where_a_half_runs_out_of_memory_too(pools):
-    right(at_every(pools, CASE, step=23, again=160), times=2)
+    check(pools, *SWEPT[name])
 
 
 def test_at_some_operations_they_are(pools):
-    right(at_every(pools, CASE, step=97))
+    check(pools, CASE, step=97)
 
 
 # What is refused, and how a minibatch goes on.
@@ -126,9 +106,7 @@ def backward_too(model, rows):
 
 def refused(rank: int, case: Case, computed: Callable, rows, point: int) -> tuple[bool, bool]:
     """Whether retry() is refused, then settle(); then a minibatch that is right."""
-    model = work.shard(case, case.fresh())
-    odc = OnDemand(model, timeout=30)
-    try:
+    with work.device(case) as (model, odc):
         with OutOfMemory(*([point] if rank == 0 else [])) as memory:
             run = memory.arming(partial(computed, model))
             found = work.refused(lambda: odc.retry(run, rows)), work.refused(odc.settle)
@@ -137,8 +115,6 @@ def refused(rank: int, case: Case, computed: Callable, rows, point: int) -> tupl
         odc.settle()
         odc.publish()
         return found
-    finally:
-        odc.close()
 
 
 LATE = 300  # an operation in the middle of the backward pass
@@ -163,12 +139,8 @@ def test_a_backward_pass_inside_is_refused(pools):
 
 
 def under_meetings(rank: int) -> bool:
-    model = work.shard(CASE, CASE.fresh())
-    odc = OnDemand(model, meets=True)
-    try:
+    with work.device(CASE.but(sync="collective")) as (model, odc):
         return work.refused(lambda: odc.retry(partial(loss, model), batch(rank)))
-    finally:
-        odc.close()
 
 
 def test_so_is_a_retry_under_collectives(pools):
@@ -195,8 +167,7 @@ def test_halves_begin_when_all_that_was_pushed_has_arrived():
 
 
 def test_packed_samples_are_halved_between_samples():
-    samples = [torch.arange(n) for n in (3, 4, 5)]
-    weights = [torch.full((n,), 0.1, dtype=torch.float64) for n in (3, 4, 5)]
+    samples, weights = [torch.arange(n) for n in (3, 4, 5)], [torch.full((n,), 0.1) for n in (3, 4, 5)]
     for half, own in zip(halved(pack(samples, weights)), (slice(0, 1), slice(1, 3)), strict=True):
         alone = pack(samples[own], weights[own])
         assert half.lengths == alone.lengths
