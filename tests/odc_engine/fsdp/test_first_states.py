@@ -37,17 +37,15 @@ def test_every_optimizer_goes_on_as_in_one_process(pools, kind):
     assert told == dict.fromkeys(HABITS, "works")
 
 
-def test_whoever_stands_aside_first_may_also_leave_first():
-    usual, seen = checkpoint._init_optim_state, []
-    first = aside_of_first_states(lambda _, give: (seen.append("first"), give()))
-    second = aside_of_first_states(lambda _, give: (seen.append("second"), give()))
-    optimizer = optim.AdamW([torch.zeros(2, requires_grad=True)])
+def test_whoever_stands_aside_first_may_also_leave_first(monkeypatch):
+    monkeypatch.setattr(checkpoint, "_init_optim_state", usual := checkpoint._init_optim_state)
+    seen, optimizer = [], optim.AdamW([torch.zeros(2, requires_grad=True)])
+    first, second = (aside_of_first_states(lambda _, give, n=n: (seen.append(n), give())) for n in (1, 2))
     first()
     checkpoint._init_optim_state(optimizer)
-    assert seen == ["second"]
+    assert seen == [2]
     assert optimizer.state
     second()
     checkpoint._init_optim_state(optimizer)
-    assert seen == ["second"]
+    assert seen == [2]
     assert checkpoint._init_optim_state is not usual  # the first one is left below, and does nothing
-    checkpoint._init_optim_state = usual

@@ -34,34 +34,26 @@ SEEN = {
     "KeptGradients": EVERY["gradients: sync_left_off"],
     "TouchedGradients": EVERY["forgotten: zero_grad_before_settle"],
 }
-
-
 BREAKS = "TouchedGradients"  # the first one's minibatch
 LETHAL = "SecondDerivatives"  # without it torch itself ends the process
 
 
 def guarded(rank: int, habit: Habit, names: list[str]):
-    usual = every.GUARDS
-    every.GUARDS = tuple(guard for guard in usual if guard.__name__ in names)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(every, "GUARDS", [guard for guard in every.GUARDS if guard.__name__ in names])
         return follow(rank, habit)
-    finally:
-        every.GUARDS = usual
 
 
-def came_to(pools, habit: Habit, names: list[str]) -> str:
-    return verdict(pools(len(habit.counts)).run(guarded, habit, names), *alone(habit), habit.bound)
-
-
-def test_every_guard_has_a_habit():
-    assert list(SEEN) == [guard.__name__ for guard in every.GUARDS]
-
-
-@pytest.mark.parametrize("guard", SEEN)
+@pytest.mark.parametrize("guard", [guard.__name__ for guard in every.GUARDS])
 def test_a_guard_sees_what_it_is_for_and_nobody_else_does(pools, guard):
     """By itself it says the same, and without it something else comes of the habit."""
-    refused = came_to(pools, SEEN[guard], list(SEEN))
+    habit = SEEN[guard]
+
+    def came_to(names: list[str]) -> str:
+        return verdict(pools(len(habit.counts)).run(guarded, habit, names), *alone(habit), habit.bound)
+
+    refused = came_to(list(SEEN))
     assert "; " in refused
-    assert came_to(pools, SEEN[guard], [guard, BREAKS]) == refused
+    assert came_to([guard, BREAKS]) == refused
     if guard != LETHAL:
-        assert came_to(pools, SEEN[guard], [name for name in SEEN if name != guard]) != refused
+        assert came_to([name for name in SEEN if name != guard]) != refused
