@@ -1,14 +1,17 @@
 """What is left after close(): gradients that somebody still reads, and calls that come too late."""
 
+import contextlib
 import gc
 from pathlib import Path
 
+import nets
 import pytest
 import torch
 import work
+from own_loops import FULL, HYBRID, sharded
 from work import Case
 
-from odc_engine import OnDemand
+from odc_engine import OnDemand, check
 
 CASE = Case((2, 1), accumulate="slots")
 
@@ -38,45 +41,48 @@ def test_memory_goes_at_once_and_gradients_can_be_read(pools):
     assert pools(2).run(left) == [(4, 0, True)] * 2
 
 
-EVEN = CASE.but(counts=(2, 2))
-
-
-def stock_training(rank, case, first):
+def stock_training(rank, mesh, first):
     """Weights after two steps of stock FSDP2, once something has been tried with the model."""
-    model = work.shard(case, case.fresh())
-    assert first is None or first(case, rank, model)
+    model = sharded(mesh)
+    assert first is None or first(rank, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(2):
-        for m in range(case.counts[rank]):
-            case.loss(model, rank, m, number).backward()
+        for m in range(2):
+            nets.loss(model, rank, m, number).backward()
         optimizer.step()
         optimizer.zero_grad()
     return work.whole_parameters(model)
 
 
-def evaluated_and_closed(case, rank, model):
-    odc = OnDemand(model)
-    work.evaluate(case, model, rank)
-    work.minibatch(case, rank, model, odc)
-    odc.publish()
-    work.evaluate(case, model, rank)
-    odc.close()
+def evaluated_and_closed(rank, model):
+    with contextlib.closing(OnDemand(model)) as odc:
+        work.evaluate(CASE, model, rank)
+        with check(odc):
+            for m in range(1 + rank):
+                nets.loss(model, rank, m).backward()
+            odc.settle()
+        odc.publish()
+        work.evaluate(CASE, model, rank)
     return True
 
 
-def refused_late(_case, _rank, model):
+def refused_late(_rank, model):
     return work.refused(lambda: OnDemand(model, devices_per_node=3))
 
 
-def refused_by_a_hook(_case, _rank, model):
+def refused_by_a_hook(_rank, model):
     hook = model.head.weight.register_post_accumulate_grad_hook(lambda _: None)
     refused = work.refused(lambda: OnDemand(model))
     hook.remove()
     return refused
 
 
-@pytest.mark.parametrize("first", [evaluated_and_closed, refused_late, refused_by_a_hook])
-def test_stock_communication_is_back_after_close_and_after_every_refusal(pools, first):
-    expected = pools(2).run(stock_training, EVEN, None)[0]
-    for found in pools(2).run(stock_training, EVEN, first):
+TRIED = [(FULL, evaluated_and_closed), (HYBRID, evaluated_and_closed), (FULL, refused_late), (FULL, refused_by_a_hook)]
+
+
+@pytest.mark.parametrize(("mesh", "first"), TRIED)
+def test_stock_communication_is_back_after_close_and_after_every_refusal(pools, mesh, first):
+    pool = pools(4 if mesh == HYBRID else 2)
+    expected = pool.run(stock_training, mesh, None)[0]
+    for found in pool.run(stock_training, mesh, first):
         assert work.error(found, expected) <= 1e-6

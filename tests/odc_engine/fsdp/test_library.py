@@ -1,7 +1,7 @@
 """The library in somebody else's training loop: fsdp.py's five lines, on modules that know nothing of it."""
 
-import contextlib
 import re
+import textwrap
 
 import nets
 import pytest
@@ -15,13 +15,6 @@ from odc_engine.fsdp import on_demand as fsdp
 
 COUNTS = (3, 0, 2)
 MINIBATCHES = 4
-
-
-def documented(model: str) -> str:
-    """The docstring's loop, told which model to shard."""
-    block = re.search(r"\n\n((?:    .*\n|\n)+)", fsdp.__doc__).group(1)
-    code = "\n".join(line[4:] for line in block.splitlines())
-    return code.replace("fully_shard(...)", model)
 
 
 def test_the_documented_loop_trains(pools):
@@ -39,41 +32,40 @@ def test_the_documented_loop_trains(pools):
 
 
 def run_the_docstring(rank):
+    """Told which model to shard."""
+    block = re.search(r"\n\n((?:    .*\n|\n)+)", fsdp.__doc__).group(1)
+    shard_it = "[fully_shard(layer) for layer in model.layers]; fully_shard(model)"
+    made = "; optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
     model = Case(COUNTS).fresh()
     names = {
         "model": model,
         "fully_shard": fully_shard,
         "OnDemand": OnDemand,
-        "optimizer": None,
+        "torch": torch,
         "data": range(MINIBATCHES),
         "my_share": lambda minibatch: [(minibatch, m) for m in range(COUNTS[rank])],
         "loss": lambda model, batch: nets.loss(model, rank, batch[1], batch[0]),
     }
-    shard_it = "[fully_shard(layer) for layer in model.layers]; fully_shard(model)"
-    made = "; optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
-    exec(documented(shard_it + made), names | {"torch": torch})
+    exec(textwrap.dedent(block).replace("fully_shard(...)", shard_it + made), names)
     return work.whole_parameters(model)
 
 
 def with_tensors_elsewhere(rank, case, elsewhere):
     """As where `torch.set_default_device("cuda")` stands in a program: what is made without a device is not a
     processor's. The loop makes its own there."""
-    model = case.fresh()
-    optimizer = torch.optim.SGD(work.shard(case, model).parameters(), lr=0.1)
-    torch.set_default_device(elsewhere)
-    try:
-        with contextlib.closing(work.communication(case, model)) as comm:
-            for number in range(2):
-                for m in range(case.counts[rank]):
-                    with torch.device("cpu"):
-                        value = case.loss(model, rank, m, number)
-                    value.backward()
-                comm.settle()
-                optimizer.step()
-                comm.publish()
-    finally:
-        torch.set_default_device(None)
-    return work.whole_parameters(model)
+
+    def loss(*at):
+        with torch.device("cpu"):
+            return nets.loss(*at)
+
+    with work.device(case.but(loss=loss)) as (model, comm):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.set_default_device(elsewhere)
+        try:
+            work.train(case.but(loss=loss), rank, model, comm, optimizer, range(2))
+        finally:
+            torch.set_default_device(None)
+        return work.whole_parameters(model)
 
 
 ELSEWHERE = {

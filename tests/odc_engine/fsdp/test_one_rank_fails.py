@@ -7,20 +7,18 @@ import os
 import resource
 import tempfile
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
-import own_loops
 import pytest
 import work
 from fake_nvshmem import FakeNvshmem
-from own_loops import HYBRID
+from own_loops import FULL, HYBRID, sharded
 from ranks import on_ranks
 from work import Case
 
 from odc_engine import OnDemand
 from odc_engine.backends import machines
-from odc_engine.backends.shm import files, peers
+from odc_engine.backends.shm import files, memory, peers
 from odc_engine.doctor import abilities
 from odc_engine.errors import PeerLost
 from odc_engine.fsdp import on_demand
@@ -77,10 +75,15 @@ def broken(*_):
     raise ValueError("something else")
 
 
+def refuses_room(_nbytes):
+    raise InputError("no room", fix="make some")
+
+
 FAULTS = {
     "no file": (no_file_at_all, InputError),
     "no page": (no_map(0), InputError),
     "no arena": (no_map(peers.PAGE), InputError),
+    "no room": (lambda patch: patch.setattr(memory, "check_room", refuses_room), InputError),
     "no peer": (no_peer_s_file(errno.EACCES), InputError),
     "no number": (no_peer_s_file(errno.EMFILE), InputError),
     "open files": (no_number_left, InputError),
@@ -100,21 +103,19 @@ def ended(call) -> tuple[type, list[int]]:
     return type(None), []
 
 
-def tried(rank, fault, made, folder):
+def tried(rank, fault, at, mesh, folder):
     """What came of OnDemand, how many files of its own stayed open, and whether another can be made afterwards."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    OnDemand(made(), timeout=20.0).close()  # what is connected on first use is
+    OnDemand(sharded(mesh), timeout=20.0).close()  # what is connected on first use is
     before = files_of_arenas()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
-        if rank == 1:
+        if rank == at:
             FAULTS[fault][0](patch)
-        try:
-            found = ended(lambda: OnDemand(made(), timeout=20.0).close())
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        found = ended(lambda: OnDemand(sharded(mesh), timeout=20.0).close())
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     left = files_of_arenas() - before
-    OnDemand(made(), timeout=20.0).close()
+    OnDemand(sharded(mesh), timeout=20.0).close()
     return *found, left
 
 
@@ -124,24 +125,21 @@ def files_of_arenas():
     return Counter(name for link in links if link.is_symlink() and "odc" in (name := str(link.readlink())))
 
 
-def sharded():
-    return work.shard(Case((1, 1)), Case((1, 1)).fresh())
-
-
-@pytest.mark.by_default(4)
+@pytest.mark.by_default(5)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_rank_that_is_refused_something_says_what_and_no_other_waits(pools, fault, tmp_path):
-    other, own = pools(2).run(tried, fault, sharded, str(tmp_path))
-    assert other == (PeerLost, [1], Counter())
-    assert own == (FAULTS[fault][1], [], Counter())
+    at = int(fault != "no room")  # whom its node's first rank asks
+    found = pools(2).run(tried, fault, at, FULL, str(tmp_path))
+    assert found[1 - at] == (PeerLost, [at], Counter())
+    assert found[at] == (FAULTS[fault][1], [], Counter())
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.by_default(1)
-@pytest.mark.parametrize("fault", ["no page", "no arena", "a bug"])
-def test_nor_does_any_other_of_a_hybrid_mesh(pools, fault, tmp_path):
-    kinds = [kind for kind, *_ in pools(4).run(tried, fault, partial(own_loops.sharded, HYBRID), str(tmp_path))]
-    assert kinds == [PeerLost, FAULTS[fault][1], PeerLost, PeerLost]
+@pytest.mark.parametrize(("fault", "at"), [("no page", 1), ("no arena", 1), ("a bug", 1), ("no room", 2)])
+def test_nor_does_any_other_of_a_hybrid_mesh(pools, fault, at, tmp_path):
+    kinds = [kind for kind, *_ in pools(4).run(tried, fault, at, HYBRID, str(tmp_path))]
+    assert kinds == [FAULTS[fault][1] if rank == at else PeerLost for rank in range(4)]
 
 
 def refused_memfd(rank, folder):
@@ -171,7 +169,7 @@ def tried_over_nvshmem(rank, step):
         if rank == 1:
             patch.setattr(FakeNvshmem, step, broken)
         case = Case((1, 1), backend="nvshmem", machines=(1, 1), accumulate="slots")
-        return ended(lambda: work.communication(case, sharded()))
+        return ended(lambda: work.communication(case, sharded(FULL)))
 
 
 @pytest.mark.slow

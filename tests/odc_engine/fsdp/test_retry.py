@@ -1,5 +1,6 @@
 """A microbatch that runs out of memory anywhere is halved, and the gradients are those of the microbatch unsplit."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -9,11 +10,13 @@ import nets
 import pytest
 import torch
 import work
+from own_loops import HYBRID, sharded
 from short_memory import OutOfMemory, batch, loss
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from work import Case
 
-from odc_engine import pack
+from odc_engine import OnDemand, pack
 from odc_engine.fsdp.retry.halving import halved
 from odc_engine.fsdp.retry.retry import Retry
 from odcsim.errors import InputError
@@ -75,6 +78,24 @@ def test_gradients_are_those_of_the_microbatch_unsplit(pools, name):
 
 def test_at_some_operations_they_are(pools):
     check(pools, CASE, step=97)
+
+
+def out_of_memory(rank: int) -> list[float]:
+    """The norm unsplit, and where memory ended in one of two replicas."""
+    model, norms = sharded(HYBRID), []
+    with contextlib.closing(OnDemand(model, timeout=20)) as odc:
+        for points in [(), (350,)]:
+            with OutOfMemory(*(points if rank == 2 else ())) as memory:
+                odc.retry(memory.arming(partial(loss, model)), batch(rank))
+            odc.settle()
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1e9).full_tensor().item())
+            odc.publish()
+    return norms
+
+
+def test_out_of_memory_in_one_replica_is_its_own_affair(pools):
+    for unsplit, split in pools(4).run(out_of_memory):
+        assert split == pytest.approx(unsplit, rel=1e-6)
 
 
 # What is refused, and how a minibatch goes on.
@@ -151,7 +172,7 @@ def test_so_is_a_retry_under_collectives(pools):
 
 
 def test_halves_begin_when_all_that_was_pushed_has_arrived():
-    model, order, lives = torch.nn.Linear(1, 1), [], iter([False, True, True])
+    model, order, lives = nn.Linear(1, 1), [], iter([False, True, True])
     given = SimpleNamespace(count=Counter(), torn=False, wait_for_all=lambda: order.append("waits"))
     loop = SimpleNamespace(units=[], model=model, minibatch=SimpleNamespace(given=given, deferred=False))
     loop.start_anew = lambda: order.append("anew")

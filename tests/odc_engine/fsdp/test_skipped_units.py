@@ -52,10 +52,8 @@ class TwoHeads(nets.Net):
         self.other = torch.nn.Linear(nets.WIDTH, 11, bias=False)
 
     def forward(self, tokens, turn):
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return (self.other if turn % 2 else self.head)(x)
+        layers = torch.nn.Sequential(self.embedding, *self.layers, self.other if turn % 2 else self.head)
+        return layers(tokens)
 
 
 def failed_first(rank, fails):
