@@ -61,22 +61,14 @@ parts = st.one_of(st.sampled_from(USUAL), st.sampled_from(["backward", *ACTIONS]
 sequences = st.lists(parts, min_size=1, max_size=6).map(lambda lists: [name for each in lists for name in each])
 
 
-def check(pools, names, data) -> None:
-    steps = [(name, data.draw(st.sampled_from(COUNTS)) if name == "backward" else (0, 0)) for name in names]
-    attached = data.draw(st.booleans())
-    came_to = found(pools, Habit(partial(drawn, steps=steps, attached=attached)))
-    event(f"{'attached, ' if attached else ''}{'right' if came_to == 'works' else 'refused'}")
-    assert not came_to.startswith(("FAILED", "WRONG")), (steps, attached)
+@pytest.mark.parametrize("examples", [15, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_drawn_sequence_is_right_or_refused(pools, examples):
+    @settings(max_examples=examples)
+    @given(sequences, st.booleans(), st.data())
+    def law(names, attached, data):
+        steps = [(name, data.draw(st.sampled_from(COUNTS)) if name == "backward" else (0, 0)) for name in names]
+        came_to = found(pools, Habit(partial(drawn, steps=steps, attached=attached)))
+        event(f"{'attached, ' if attached else ''}{'right' if came_to == 'works' else 'refused'}")
+        assert not came_to.startswith(("FAILED", "WRONG")), (steps, attached)
 
-
-@settings(max_examples=15)
-@given(sequences, st.data())
-def test_a_drawn_sequence_is_right_or_refused(pools, names, data):
-    check(pools, names, data)
-
-
-@pytest.mark.slow
-@settings(max_examples=1000)
-@given(sequences, st.data())
-def test_a_thousand_drawn_sequences_are_right_or_refused(pools, names, data):
-    check(pools, names, data)
+    law()

@@ -93,19 +93,16 @@ def dropped_then_again(rank, case, settles):
 
 @pytest.mark.parametrize("backend", ["shm", "torch"])
 def test_who_was_used_in_the_minibatch_before_counts_no_more(pools, backend):
-    case = Case((2, 2), model=nets.Dropping, backend=backend, sync="collective", loss=by_minibatch)
-    assert pools(2).run(layers_without_gradients, case) == [[{"0"}, {"1"}, {"2"}]] * 2
+    assert pools(2).run(without_gradients, backend) == [[{"0"}, {"1"}, {"2"}]] * 2
 
 
-def by_minibatch(model, rank, microbatch, minibatch):
-    return model(nets.tokens_of(rank, microbatch, minibatch), minibatch).sum()
-
-
-def layers_without_gradients(rank, case):
+def without_gradients(rank, backend):
+    """The layers of which there are none, in each minibatch."""
     found = []
-    with work.device(case) as (model, comm):
+    with work.device(Case((1, 1), model=nets.Dropping, backend=backend, sync="collective")) as (model, comm):
         for number in range(3):
-            work.minibatch(case, rank, model, comm, number)
+            model(nets.tokens_of(rank, 0, number), number).sum().backward()
+            comm.settle()
             found.append({name.split(".")[1] for name, p in model.named_parameters() if p.grad is None})
             comm.publish()
     return found
@@ -113,8 +110,7 @@ def layers_without_gradients(rank, case):
 
 def test_a_gather_that_ran_ahead_for_nothing_does_not_outlive_its_weights(pools):
     """An evaluation leaves out the layer that was gathered ahead of time; then weights change."""
-    case = Case((1, 1), model=nets.Dropping, prefetch=2)
-    assert pools(2).run(gathered_for_nothing, case) == [True, True]
+    assert pools(2).run(gathered_for_nothing, Case((1, 1), model=nets.Dropping, prefetch=2)) == [True, True]
 
 
 def gathered_for_nothing(rank, case):

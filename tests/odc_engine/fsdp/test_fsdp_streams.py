@@ -36,37 +36,33 @@ def on_streams():
         yield
 
 
-class Log:
-    """For each gather, up to which layer's forward is known to be done before it begins, by unit, in turn."""
-
-    def __init__(self, model, comm):
-        self.compute, self.layer_of, self.gathers = fake_cuda.current().number, {0: 0}, []
-        for i, layer in enumerate(model.layers, 1):
-            layer.register_forward_pre_hook(lambda *_, i=i: self._computes(i))
-        transfer = comm.transfer if hasattr(comm, "transfer") else None
-        if transfer is None:
-            gather = comm.arena.gather
-            comm.arena.gather = lambda unit, out: (self._gathered(unit), gather(unit, out))
-        else:
-            comm.transfer = lambda kind, unit, move: transfer(
-                kind, unit, lambda: (self._gathered(unit.index) if kind == "gather" else None, move())
-            )
-
-    def _computes(self, layer):
-        _, number, _ = fake_cuda.current().work()
-        self.layer_of[number] = layer
-
-    def _gathered(self, unit):
-        _, _, known = fake_cuda.current().work()
-        done = known.get(self.compute, 0)
-        self.gathers.append((unit, max(layer for number, layer in self.layer_of.items() if number <= done)))
-
-
 def gathers(rank, case):
+    """Of each gather of a forward pass, its unit, and up to which layer's forward is known to be done before it."""
     with on_streams(), work.device(case) as (model, comm):
-        log = Log(model, comm)
+        compute, layer_of, found = fake_cuda.current().number, {0: 0}, []
+        owner, name = (comm.arena, "gather") if hasattr(comm, "arena") else (comm, "transfer")
+        usual = getattr(owner, name)
+
+        def computes(layer):
+            _, number, _ = fake_cuda.current().work()
+            layer_of[number] = layer
+
+        def gathered(unit):
+            done = fake_cuda.current().work()[2].get(compute, 0)
+            found.append((unit, max(layer for number, layer in layer_of.items() if number <= done)))
+
+        def gather(unit, out):
+            gathered(unit)
+            usual(unit, out)
+
+        def transfer(kind, unit, move):
+            usual(kind, unit, lambda: (kind == "gather" and gathered(unit.index), move()))
+
+        for i, layer in enumerate(model.layers, 1):
+            layer.register_forward_pre_hook(lambda *_, i=i: computes(i))
+        setattr(owner, name, gather if name == "gather" else transfer)
         loss = case.loss(model, rank, 0)
-        forward = list(log.gathers)
+        forward = list(found)
         loss.backward()
         comm.settle()
         return forward

@@ -19,8 +19,7 @@ LOOPS = {
     "replicas, uneven": Loop(HYBRID, "attached", UNEVEN, optimizer=ADAMW, clip=0.5),
     "a factor of the user's": Loop(FULL, "attached", EVEN, factors=(3.0,) * 4),
     "tensor parallel": Loop(TENSOR, "attached", ((3, 1), (0, 2)), optimizer=ADAMW),
-}
-MORE = {
+    # The others are slow.
     "by hand, AdamW": Loop(counts=EVEN, optimizer=ADAMW, clip=0.5),
     "one rank": Loop(FULL, "attached", ((2,), (2,))),
     "replicas by hand": Loop(HYBRID, counts=EVEN),
@@ -31,8 +30,9 @@ MORE = {
     "bf16": Loop(FULL, "attached", EVEN, policy=BF16),
     "bf16, sums in fp32": Loop(HYBRID, "attached", EVEN, policy=BF16_IN_FP32),
 }
-EVERY = [pytest.param(loop, id=name) for name, loop in LOOPS.items()]
-EVERY += [pytest.param(loop, id=name, marks=pytest.mark.slow) for name, loop in MORE.items()]
+EVERY = [
+    pytest.param(loop, id=name, marks=[pytest.mark.slow] * (i > 4)) for i, (name, loop) in enumerate(LOOPS.items())
+]
 
 
 @pytest.mark.parametrize("loop", EVERY)

@@ -87,13 +87,13 @@ def tensors(output: Any) -> list[Tensor]:
     return [each for part in output for each in tensors(part)] if isinstance(output, list | tuple) else []
 
 
-def one_backward(outputs: list[Tensor], factors: list[float]) -> None:
-    total(outputs, factors).backward()
-
-
 def total(outputs: list[Tensor], factors: list[float]) -> Tensor:
     own = [output for output in outputs if output.requires_grad]
     return sum((f * output.sin().sum() for f, output in zip(factors, own, strict=False)), torch.zeros(()))
+
+
+def one_backward(outputs: list[Tensor], factors: list[float]) -> None:
+    total(outputs, factors).backward()
 
 
 def twice(outputs: list[Tensor], factors: list[float]) -> None:
@@ -126,8 +126,8 @@ models = st.builds(
 factors = st.lists(st.sampled_from([-2.0, 0.0, 0.5, 3.0]), min_size=4, max_size=4)
 
 
-def held(model: nn.Module, loop: Callable[[nn.Module], None]) -> int:
-    """That a replay finds what autograd found. The number of passes."""
+def held(model: nn.Module, loop: Callable[[nn.Module], None]) -> None:
+    """That a replay finds what autograd found."""
     torch.manual_seed(0)
     model = model.double()
     fresh = copy.deepcopy(model)
@@ -136,10 +136,8 @@ def held(model: nn.Module, loop: Callable[[nn.Module], None]) -> int:
     recording.close()
     found = replay(fresh, recording.passes)
     for name, parameter in model.named_parameters():
-        own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        its = torch.zeros_like(parameter) if found[name] is None else found[name]
+        its, own = (torch.zeros_like(parameter) if g is None else g for g in (found[name], parameter.grad))
         torch.testing.assert_close(its, own, rtol=1e-10, atol=1e-12, msg=lambda text, n=name: f"{n}: {text}")
-    return len(recording.passes)
 
 
 def inputs() -> Tensor:
@@ -186,11 +184,8 @@ class LossAndLogits(nn.Module):
         return {"loss": logits.square().mean(), "logits": logits, "hidden_states": (x, hidden), "cache": None}
 
 
-def test_a_loss_beside_the_logits_that_it_is_made_of_counts_once():
-    held(LossAndLogits(), lambda model: model(inputs())["loss"].backward())
-
-
 def test_the_loop_gets_what_the_model_returned_and_may_change_it():
+    """And a loss beside the logits that it is made of counts once."""
     kept = []
 
     class Keeping(LossAndLogits):
@@ -205,16 +200,14 @@ def test_the_loop_gets_what_the_model_returned_and_may_change_it():
         (found["loss"] + found["hidden_states"][1].sum()).backward()
 
     held(Keeping(), run)
+    held(LossAndLogits(), lambda model: model(inputs())["loss"].backward())
 
 
 def test_outputs_that_are_cast_on_their_way_to_the_loop_are_no_part_of_its_loss():
     """As FSDP2 casts them: the logits that the loop gets are not those that the loss was made of."""
 
-    def cast(_, __, out):
-        return {"loss": out["loss"], "logits": out["logits"] * 1.0}
-
-    def run(model):
-        model.register_forward_hook(cast, prepend=True)  # before what notes them
+    def run(model):  # the hook is before what notes outputs
+        model.register_forward_hook(lambda *given: given[-1] | {"logits": given[-1]["logits"] * 1.0}, prepend=True)
         found = model(inputs())
         (found["loss"] + found["logits"].sin().sum()).backward()
 
