@@ -20,12 +20,6 @@ pytestmark = pytest.mark.slow
 
 PATIENCE = 4.0  # seconds that a silent peer is waited for
 LIMIT = 60.0  # seconds in which all have ended, on a loaded machine, too: torch's own patience is half an hour
-FAULTS = {
-    "killed": lambda machines, number: machines.machines[number].kill(),
-    "patient": lambda machines, number: machines.machines[number].kill(),
-    "stopped": lambda machines, number: machines.machines[number].stop(),
-    "unplugged": lambda machines, number: machines.unplug(number),
-}
 
 
 def training(rank, strike, mesh, place, victim, patience):
@@ -33,9 +27,10 @@ def training(rank, strike, mesh, place, victim, patience):
     model = sharded(mesh)
     odc = OnDemand(model, timeout=patience)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    owners = {"gather": odc.arena, "push": odc.arena, "settle": odc, "publish": odc, "all_reduce": dist}
     for number in range(8):
         if number == 1 and rank == victim:
-            PLACES[place](odc, lambda: (strike(), time.sleep(2.0)))
+            before(owners[place], place, lambda: (strike(), time.sleep(2.0)))
         for m in range(2):
             nets.loss(model, rank, m, number).backward()
         odc.settle()
@@ -57,14 +52,7 @@ def before(owner, name, fault):
     setattr(owner, name, call)
 
 
-PLACES = {
-    "gather": lambda odc, fault: before(odc.arena, "gather", fault),
-    "push": lambda odc, fault: before(odc.arena, "push", fault),
-    "settle": lambda odc, fault: before(odc, "settle", fault),
-    "publish": lambda odc, fault: before(odc, "publish", fault),
-    "exchange": lambda _, fault: before(dist, "all_reduce", fault),  # of replicas, which have come to it already
-}
-
+# `all_reduce`: of replicas, which have come to it. `patient`: killed in a loop that would wait long for the silent.
 CASES = [
     tuple(row.split())
     for row in """
@@ -73,9 +61,9 @@ hybrid push killed 0
 hybrid publish killed 1
 hybrid settle stopped 0
 hybrid push unplugged 1
-hybrid exchange killed 0
-hybrid exchange stopped 1
-hybrid exchange unplugged 1
+hybrid all_reduce killed 0
+hybrid all_reduce stopped 1
+hybrid all_reduce unplugged 1
 full gather killed 0
 full push killed 1
 full publish stopped 0
@@ -90,12 +78,16 @@ full push patient 1
 @pytest.mark.drawn(6)
 @pytest.mark.parametrize(("mesh", "place", "fault", "machine"), CASES)
 def test_the_others_name_it_and_end(machines, tmp_path, mesh, place, fault, machine):
-    """`patient`: killed in a loop that would wait long for who is silent."""
     pool, machine = machines(2, 2), int(machine)
     lost = (0, 1) if machine == 0 else (2, 3)
 
     def strike(made):
-        FAULTS[fault](made, machine)
+        if fault == "unplugged":
+            made.unplug(machine)
+        elif fault == "stopped":
+            made.machines[machine].stop()
+        else:
+            made.machines[machine].kill()
 
     how = {"fault": strike, "folder": tmp_path, "limit": LIMIT, "stopped": lost if fault == "stopped" else ()}
     fates = pool.fates(training, mesh, place, lost[1], 600.0 if fault == "patient" else PATIENCE, **how)
