@@ -8,21 +8,16 @@ import pytest
 from odc_engine.record import MinibatchRecorder
 from odcsim.program import program
 
+MICROBATCH = "gather 0,embed 0,gather 1,forward 1,head 0,gather 1,backward 1,push 1,embed backward 0,push 0"
+
 
 def perform(recorder, microbatches):
     """Everything a device with one layer does, one after the other."""
     for m in range(microbatches):
         recorder.open_microbatch(m)
-        transfer(recorder, "gather", 0)
-        compute(recorder, "embed", 0)
-        transfer(recorder, "gather", 1)
-        compute(recorder, "forward", 1)
-        compute(recorder, "head", 0)
-        transfer(recorder, "gather", 1)
-        compute(recorder, "backward", 1)
-        transfer(recorder, "push", 1)
-        compute(recorder, "embed backward", 0)
-        transfer(recorder, "push", 0)
+        for step in MICROBATCH.split(","):
+            kind, _, unit = step.rpartition(" ")
+            (transfer if kind in ("gather", "push") else compute)(recorder, kind, int(unit))
     for kind in ("meeting", "optimizer", "publish", "meeting"):
         with recorder.span(kind):
             time.sleep(1e-5)

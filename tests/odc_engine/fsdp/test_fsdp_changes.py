@@ -106,20 +106,3 @@ def without_gradients(rank, backend):
             found.append({name.split(".")[1] for name, p in model.named_parameters() if p.grad is None})
             comm.publish()
     return found
-
-
-def test_a_gather_that_ran_ahead_for_nothing_does_not_outlive_its_weights(pools):
-    """An evaluation leaves out the layer that was gathered ahead of time; then weights change."""
-    assert pools(2).run(gathered_for_nothing, Case((1, 1), model=nets.Dropping, prefetch=2)) == [True, True]
-
-
-def gathered_for_nothing(rank, case):
-    with work.device(case) as (model, comm):
-        own = list(model.parameters())
-        for left_out in (0, 1, 2):
-            with torch.no_grad():
-                model(nets.tokens_of(0, 0), left_out)
-                for parameter in own:
-                    parameter.mul_(1.5)
-            comm.publish()
-        return as_alone(rank, case, model)

@@ -123,26 +123,34 @@ def test_what_was_gathered_ahead_for_nothing_is_not_taken_for_new_weights(pools,
     assert all(torch.equal(found[name], value) for name, value in straight.items())
 
 
+def place(on_gpu):
+    return on_streams() if on_gpu else contextlib.nullcontext()
+
+
 def trained(rank, case, on_gpu):
-    with on_streams() if on_gpu else contextlib.nullcontext():
+    with place(on_gpu):
         return work.trained(rank, case, 3)
 
 
-def evaluated(rank, case):
-    """Losses after training, under weights that a forward pass alone had gathered ahead of their change."""
-    with on_streams(), work.device(case) as (model, comm):
+def evaluated(rank, case, on_gpu):
+    """Whether losses are those of weights that have changed after a forward pass alone had gathered some ahead."""
+    with place(on_gpu), work.device(case) as (model, comm):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         work.evaluate(case, model, rank, 1)
         work.train(case, rank, model, comm, optimizer, range(1))
-        work.evaluate(case, model, rank, 2)
-        with torch.no_grad():
-            for parameter in list(model.parameters()):
-                parameter.mul_(2)
-        comm.publish()
-        found, alone = work.evaluate(case, model, rank), work.evaluate(case, work.unsharded(case, model), rank)
-        dist.barrier()
-        return found == pytest.approx(alone, rel=1e-6)
+        found = []
+        for microbatches in (1, 2, 3):  # each leaves out another layer at its end
+            work.evaluate(case, model, rank, microbatches)
+            with torch.no_grad():
+                for parameter in list(model.parameters()):
+                    parameter.mul_(1.5)
+            comm.publish()
+            alone = work.evaluate(case, work.unsharded(case, model), rank)
+            found.append(work.evaluate(case, model, rank) == pytest.approx(alone, rel=1e-6))
+            dist.barrier()
+        return found
 
 
-def test_evaluation_ahead_of_a_change_leaves_nothing_old(pools):
-    assert pools(2).run(evaluated, AHEAD.but(model=nets.Dropping)) == [True, True]
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_evaluation_ahead_of_a_change_leaves_nothing_old(pools, on_gpu):
+    assert pools(2).run(evaluated, AHEAD.but(model=nets.Dropping), on_gpu) == [[True] * 3] * 2
