@@ -4,7 +4,6 @@ import errno
 import gc
 import mmap
 import os
-import resource
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -33,15 +32,6 @@ def refuses(number):
     return refused
 
 
-def no_memfd(patch):
-    patch.setattr(os, "memfd_create", refuses(errno.EPERM))
-
-
-def no_file_at_all(patch):
-    no_memfd(patch)
-    patch.setattr(tempfile, "mkstemp", refuses(errno.EACCES))
-
-
 def no_map(more_than):
     class Map(mmap.mmap):
         def __new__(cls, fd, size):
@@ -49,7 +39,7 @@ def no_map(more_than):
                 refuses(errno.ENOMEM)()
             return super().__new__(cls, fd, size)
 
-    return lambda patch: patch.setattr(files.mmap, "mmap", Map)
+    return files.mmap, "mmap", Map
 
 
 def no_peer_s_file(number):
@@ -60,15 +50,7 @@ def no_peer_s_file(number):
             refuses(number)()
         return usual(path, *args, **named)
 
-    return lambda patch: patch.setattr(os, "open", opened)
-
-
-def no_number_left(_patch):
-    """`tried` gives them back."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    return os, "open", opened
 
 
 def broken(*_):
@@ -79,18 +61,19 @@ def refuses_room(_nbytes):
     raise InputError("no room", fix="make some")
 
 
+NO_MEMFD = os, "memfd_create", refuses(errno.EPERM)
+# What is replaced, and what comes of it.
 FAULTS = {
-    "no file": (no_file_at_all, InputError),
-    "no page": (no_map(0), InputError),
-    "no arena": (no_map(peers.PAGE), InputError),
-    "no room": (lambda patch: patch.setattr(memory, "check_room", refuses_room), InputError),
-    "no peer": (no_peer_s_file(errno.EACCES), InputError),
-    "no number": (no_peer_s_file(errno.EMFILE), InputError),
-    "open files": (no_number_left, InputError),
-    "no name": (lambda patch: patch.setattr(machines, "here", refuses(errno.EACCES)), InputError),
-    "a bug": (lambda patch: patch.setattr(files, "here", broken), ValueError),
-    "a refusal": (lambda patch: patch.setattr(on_demand, "check_precision", broken), ValueError),
-    "a backend": (lambda patch: patch.setattr(arenas, "PeerMemory", int), AssertionError),
+    "no file": ([NO_MEMFD, (tempfile, "mkstemp", refuses(errno.EACCES))], InputError),
+    "no page": ([no_map(0)], InputError),
+    "no arena": ([no_map(peers.PAGE)], InputError),
+    "no room": ([(memory, "check_room", refuses_room)], InputError),
+    "no peer": ([no_peer_s_file(errno.EACCES)], InputError),
+    "no number": ([no_peer_s_file(errno.EMFILE)], InputError),
+    "no name": ([(machines, "here", refuses(errno.EACCES))], InputError),
+    "a bug": ([(files, "here", broken)], ValueError),
+    "a refusal": ([(on_demand, "check_precision", broken)], ValueError),
+    "a backend": ([(arenas, "PeerMemory", int)], AssertionError),
 }
 
 
@@ -105,15 +88,14 @@ def ended(call) -> tuple[type, list[int]]:
 
 def tried(rank, fault, at, mesh, folder):
     """What came of OnDemand, how many files of its own stayed open, and whether another can be made afterwards."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     OnDemand(sharded(mesh), timeout=20.0).close()  # what is connected on first use is
     before = files_of_arenas()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
         if rank == at:
-            FAULTS[fault][0](patch)
+            for replaced in FAULTS[fault][0]:
+                patch.setattr(*replaced)
         found = ended(lambda: OnDemand(sharded(mesh), timeout=20.0).close())
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     left = files_of_arenas() - before
     OnDemand(sharded(mesh), timeout=20.0).close()
     return *found, left
@@ -146,7 +128,7 @@ def refused_memfd(rank, folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
         if rank == 1:
-            no_memfd(patch)
+            patch.setattr(*NO_MEMFD)
         with work.device(Case((1, 2))) as (model, odc):
             work.minibatch(Case((1, 2)), rank, model, odc)
             held = files_of_arenas()
