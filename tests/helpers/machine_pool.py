@@ -233,3 +233,15 @@ class MachinePools:
     def stop(self) -> None:
         for pool in self._pools.values():
             pool.stop()
+
+
+def before(owner: Any, name: str, fault: Callable[[], None]) -> None:
+    """The next call of a method happens behind this."""
+    really = getattr(owner, name)
+
+    def call(*args: Any, **how: Any) -> Any:
+        setattr(owner, name, really)
+        fault()
+        return really(*args, **how)
+
+    setattr(owner, name, call)

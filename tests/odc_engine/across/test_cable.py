@@ -2,12 +2,14 @@
 
 import threading
 import time
+from functools import partial
 
 import nets
 import pytest
 import torch
 import torch.distributed as dist
 import work
+from machine_pool import before
 from own_loops import FULL, HYBRID, sharded
 
 from odc_engine import OnDemand
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.slow
 TIMEOUT = 10.0
 PLACES = {  # of the cut in each minibatch, and its seconds; systems repeat what was lost after 6.2 and 12.6
     FULL: [("", 0.0), ("gather", 8.0), ("push", 6.0), ("meet", 6.0)],
-    HYBRID: [("settle", 6.0), ("exchange", 8.0), ("", 0.0)],
+    HYBRID: [("settle", 6.0), ("all_reduce", 8.0), ("", 0.0)],
 }
 
 
@@ -26,10 +28,10 @@ def training(rank, mesh, folder):
     model = sharded(mesh)
     odc = OnDemand(model, timeout=TIMEOUT)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    owners = {"gather": odc.arena, "push": odc.arena, "settle": odc, "meet": odc.memory, "exchange": dist}
+    owners = {"gather": odc.arena, "push": odc.arena, "settle": odc, "meet": odc.memory, "all_reduce": dist}
     for number, (place, _) in enumerate(PLACES[mesh]):
         if folder and place and rank == 2:
-            before(owners[place], {"exchange": "all_reduce"}.get(place, place), folder / f"{number}")
+            before(owners[place], place, partial(away, folder / f"{number}"))
         for m in range(1 + rank % 2):
             nets.loss(model, rank, m, number).backward()
         odc.settle()
@@ -40,18 +42,11 @@ def training(rank, mesh, folder):
     return work.whole_parameters(model)
 
 
-def before(owner, name, cut):
-    """The next call happens while the network is away."""
-    really = getattr(owner, name)
-
-    def call(*args, **how):
-        setattr(owner, name, really)
-        cut.touch()
-        while cut.exists():
-            time.sleep(0.02)
-        return really(*args, **how)
-
-    setattr(owner, name, call)
+def away(cut):
+    """While the network is."""
+    cut.touch()
+    while cut.exists():
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("mesh", PLACES)

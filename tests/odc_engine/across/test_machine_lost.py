@@ -10,7 +10,7 @@ import nets
 import pytest
 import torch
 import torch.distributed as dist
-from machine_pool import places
+from machine_pool import before, places
 from machines import Machines
 from own_loops import sharded
 
@@ -38,18 +38,6 @@ def training(rank, strike, mesh, place, victim, patience):
         optimizer.zero_grad()
         odc.publish()
     odc.close()
-
-
-def before(owner, name, fault):
-    """Once, when a method is called."""
-    really = getattr(owner, name)
-
-    def call(*args, **how):
-        setattr(owner, name, really)
-        fault()
-        return really(*args, **how)
-
-    setattr(owner, name, call)
 
 
 # `all_reduce`: of replicas, which have come to it. `patient`: killed in a loop that would wait long for the silent.

@@ -1,9 +1,22 @@
 """The script of the page on launching makes machines, too, and its program trains on them by torchrun."""
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from machine_script import COMMAND, PAGE, made
+from scripts import ROOT
+
+PAGE = (ROOT / "docs/howto/launch.md").read_text(encoding="utf-8")
+[COMMAND] = re.findall(r"^docs/launch/machines.sh (.*) train.py$", PAGE, re.MULTILINE)
+
+
+def made(*command: str) -> subprocess.CompletedProcess[str]:
+    known = {"PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT)}
+    how = {"env": os.environ | known, "capture_output": True, "text": True, "timeout": 120}
+    return subprocess.run(["bash", ROOT / "docs/launch/machines.sh", *command], **how)
 
 
 def test_a_command_runs_on_each_machine(machines):  # noqa: ARG001 - which skips where there can be none
@@ -28,7 +41,7 @@ def test_the_pages_program_trains_over_them(machines, tmp_path):  # noqa: ARG001
 def ended_alike(folder, program, *arguments):
     """All ranks, with the same told."""
     (folder / "train.py").write_text(program)
-    done = made(*COMMAND, str(folder / "train.py"), *arguments)
+    done = made(*COMMAND.split(), str(folder / "train.py"), *arguments)
     assert done.returncode == 0, done.stderr
     assert len({(folder / f"ended{rank}").read_text() for rank in range(4)}) == 1
 
