@@ -120,8 +120,9 @@ def test_a_rank_that_is_refused_something_says_what_and_no_other_waits(pools, fa
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize(("fault", "at"), [("no page", 1), ("no arena", 1), ("a bug", 1), ("no room", 2)])
 def test_nor_does_any_other_of_a_hybrid_mesh(pools, fault, at, tmp_path):
-    kinds = [kind for kind, *_ in pools(4).run(tried, fault, at, HYBRID, str(tmp_path))]
-    assert kinds == [FAULTS[fault][1] if rank == at else PeerLost for rank in range(4)]
+    for rank, (kind, named, _) in enumerate(pools(4).run(tried, fault, at, HYBRID, str(tmp_path))):
+        assert kind == (FAULTS[fault][1] if rank == at else PeerLost)
+        assert set(named) <= {at, at ^ 1}  # beyond its replica perhaps who has heard of it there
 
 
 def refused_memfd(rank, folder):
