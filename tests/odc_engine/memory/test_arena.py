@@ -221,12 +221,8 @@ NARROW, WIDE = torch.bfloat16, torch.float32
 def drawn(seed):
     """The dtypes of the pushes of each minibatch, device and unit."""
     luck = random.Random(seed)
-
-    def pushes():
-        kinds = luck.choice([(NARROW,), (NARROW,), (WIDE,), (NARROW, WIDE)])
-        return [luck.choice(kinds) for _ in range(luck.randint(0, 4))]
-
-    return [[[pushes() for _ in SHAPES] for _ in range(DEVICES)] for _ in range(MINIBATCHES)]
+    kinds = [[], [NARROW], [NARROW, NARROW, NARROW], [WIDE, WIDE], [NARROW, WIDE], [WIDE, NARROW, NARROW]]
+    return [[[luck.choice(kinds) for _ in SHAPES] for _ in range(DEVICES)] for _ in range(MINIBATCHES)]
 
 
 def gradients(*at):
@@ -239,10 +235,8 @@ def expected(seed, plan, number, owner, unit):
     """In fp32, a writer's own first and then writer after writer."""
     n, total = SHAPES[unit].push, None
     for device in range(DEVICES):
-        own = torch.zeros(n)
-        for m in range(len(plan[device][unit])):
-            part = gradients(seed, number, device, unit, m).float()[owner * n : (owner + 1) * n]
-            own = part if m == 0 else own + part
+        parts = [gradients(seed, number, device, unit, m).float() for m in range(len(plan[device][unit]))]
+        own = sum(parts[1:], parts[0])[owner * n : (owner + 1) * n] if parts else torch.zeros(n)
         total = own if total is None else total + own
     return total.tolist()
 
