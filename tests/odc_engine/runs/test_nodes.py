@@ -10,6 +10,7 @@ import pytest
 import torch
 import work
 from arenas import on_every_device, units
+from fake_nvshmem import FakeNvshmem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import file_of, minibatch
@@ -19,11 +20,14 @@ from work import Case
 
 from odc_engine import backends
 from odc_engine.backends.base import MAIN
+from odc_engine.backends.nvshmem.memory import NvshmemMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.backends.threads.memory import Team, ThreadMemory
 from odc_engine.devices.run_device import as_block
 from odc_engine.errors import PeerLost
 from odc_engine.job import job_of
 from odc_engine.memory.arena import Arena, UnitShape
+from odc_engine.memory.far import FarArena
 from odc_engine.runs import run
 from odc_engine.runs.verify import BOUND
 from odcsim.errors import InputError
@@ -35,27 +39,46 @@ BY_UNIT = UNEVEN.but(far="hierarchical")
 OVER_NETWORK = BY_UNIT.but(backend="nvshmem", accumulate="slots", machines=(2, 2))
 HYBRID = {"sharding": "hybrid", "devices_per_node": 2}
 HIERARCHICAL = {"far": "hierarchical", "devices_per_node": 2}
+EVENLY = {"sync": "collective", "accumulate": "slots"}
 RECIPES = {"hybrid": HYBRID, "hierarchical": HIERARCHICAL}
 slow = pytest.mark.slow
 
 
+SIZES = st.sampled_from([(4, 2), (4, 1), (3, 1), (2, 1), (4, 4), (6, 2)])
+
+
 @settings(max_examples=30)
-@given(
-    st.sampled_from([(4, 2), (4, 1), (3, 1), (2, 1), (4, 4), (6, 2)]),
-    units,
-    st.sampled_from(ACCUMULATE),
-    st.booleans(),
-    st.randoms(),
-)
+@given(SIZES, units, st.sampled_from(ACCUMULATE), st.booleans(), st.randoms())
 def test_gathers_see_everybodys_weights_and_sums_hold_everybodys_pushes(size, shapes, accumulate, by_unit, random):
-    """Devices are as late as they like with what they bring."""
+    """Devices are as late as they like with what they bring, and push when their own node has a unit."""
     devices, per_node = size
     by_unit = by_unit and devices > per_node
-    late = [random.random() * 0.01 if by_unit else 0.0 for _ in range(devices)]
+    late = [random.random() * 0.01 for _ in range(devices)]
 
     def twice(memory):
         arena = Arena(memory, shapes, accumulate, per_node)
-        return [minibatch_of(arena, shapes, number, by_unit, late[memory.rank]) for number in range(2)]
+        return [minibatch_of(arena, number) for number in range(2)]
+
+    def minibatch_of(arena, number):
+        memory, whole = arena.memory, []
+        for unit, shape in enumerate(shapes):
+            arena.weights(memory.rank, unit).copy_(torch.arange(shape.gather) % 30 + 30 * memory.rank + number)
+        memory.meet(MAIN)
+        if by_unit:
+            arena.begin()
+            time.sleep(late[memory.rank])
+            for unit in range(len(shapes)):
+                arena.bring(unit)
+        else:
+            arena.fetch()
+            memory.meet(MAIN)
+        for unit, shape in enumerate(shapes):
+            whole.append(torch.full((devices * shape.gather,), -1.0, dtype=shape.dtype))
+            arena.gather(unit, whole[-1])
+            arena.push(unit, torch.arange(devices * shape.push, dtype=torch.float32) + memory.rank)
+        memory.meet(MAIN)
+        arena.sum_nodes()
+        return whole, [arena.gradients(unit).clone() for unit in range(len(shapes))]
 
     for rank, minibatches in enumerate(on_every_device(devices, twice)):
         for number, (whole, sums) in enumerate(minibatches):
@@ -64,31 +87,6 @@ def test_gathers_see_everybodys_weights_and_sums_hold_everybodys_pushes(size, sh
                 assert torch.equal(got, torch.cat(each).to(shape.dtype))
                 own = torch.arange(rank * shape.push, (rank + 1) * shape.push, dtype=torch.float32)
                 assert torch.equal(total, devices * own + sum(range(devices)))
-
-
-def minibatch_of(arena, shapes, number, by_unit, late):
-    """What was gathered and what was summed. A device pushes when its own node has a unit, whatever others have."""
-    memory = arena.memory
-    for unit, shape in enumerate(shapes):
-        arena.weights(memory.rank, unit).copy_(torch.arange(shape.gather) % 30 + 30 * memory.rank + number)
-    memory.meet(MAIN)
-    if by_unit:
-        arena.begin()
-        time.sleep(late)
-        for unit in range(len(shapes)):
-            arena.bring(unit)
-    else:
-        arena.fetch()
-        memory.meet(MAIN)
-    whole = []
-    for unit, shape in enumerate(shapes):
-        out = torch.full((memory.size * shape.gather,), -1.0, dtype=shape.dtype)
-        arena.gather(unit, out)
-        whole.append(out)
-        arena.push(unit, torch.arange(memory.size * shape.push, dtype=torch.float32) + memory.rank)
-    memory.meet(MAIN)
-    arena.sum_nodes()
-    return whole, [arena.gradients(unit).clone() for unit in range(len(shapes))]
 
 
 @pytest.mark.parametrize("accumulate", ACCUMULATE)
@@ -114,24 +112,19 @@ def test_gathers_and_pushes_touch_no_other_nodes_arena(accumulate):
 CASES = [
     UNEVEN,
     UNEVEN.but(model=nets.Choosy, accumulate="slots"),
+    UNEVEN.but(per_node=1),
     EVEN.but(sync="collective"),
+    EVEN.but(sync="deferred", accumulate="slots", model=nets.Choosy),
     BY_UNIT.but(model=nets.Choosy),
+    BY_UNIT.but(per_node=1, accumulate="slots"),
+    BY_UNIT.but(per_node=4),
     OVER_NETWORK,
     OVER_NETWORK.but(model=nets.Narrow, reshard=False),
 ]
-MORE = [
-    UNEVEN.but(per_node=1),
-    EVEN.but(sync="deferred", accumulate="slots", model=nets.Choosy),
-    BY_UNIT.but(per_node=1, accumulate="slots"),
-    BY_UNIT.but(per_node=4),
-]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [*CASES, *(pytest.param(case, marks=slow) for case in MORE)],
-    ids=lambda c: f"{c.far}-{c.sync}-{c.backend}-{c.accumulate}-{c.per_node}-{c.model.__name__}",
-)
+@pytest.mark.by_default(6)
+@pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_one_process(pools, case):
     expected = work.reference(case)
     assert max(work.error(found, expected) for found in pools(4).run(work.gradients, case)) <= BOUND
@@ -152,36 +145,22 @@ def test_unit_by_unit_training_has_the_bits_of_hybrid_sharding(pools, case):
     assert all(torch.equal(one[name], value) for name, value in other.items())
 
 
-@pytest.mark.parametrize(
-    ("sync", "accumulate", "recipe"),
-    [
-        ("on-demand", "locked", "hybrid"),
-        ("collective", "slots", "hybrid"),
-        ("deferred", "locked", "hybrid"),
-        ("on-demand", "locked", "hierarchical"),
-    ],
-)
-def test_threads_do_the_same(sync, accumulate, recipe):
-    counts = (4, 1, 2, 0) if sync == "on-demand" else (2, 2, 2, 2)
-    assert worst(job_for(minibatch(*counts), sync=sync, accumulate=accumulate, **RECIPES[recipe])) <= BOUND
+@pytest.mark.parametrize("options", [HYBRID, HYBRID | EVENLY, HYBRID | {"sync": "deferred"}, HIERARCHICAL])
+def test_threads_do_the_same(options):
+    options = {"sync": "on-demand"} | options
+    counts = (4, 1, 2, 0) if options["sync"] == "on-demand" else (2, 2, 2, 2)
+    assert worst(job_for(minibatch(*counts), **options)) <= BOUND
     ours, full = (
-        on_threads(job_for(*[minibatch(*counts)] * 4, sync=sync, **options), trained)
-        for options in (RECIPES[recipe], {})
+        on_threads(job_for(*[minibatch(*counts)] * 4, **each), trained) for each in (options, {"sync": options["sync"]})
     )
     for mine in ours:
         assert all(torch.allclose(weight, full[0][name], atol=1e-5, rtol=0) for name, weight in mine.items())
 
 
+@pytest.mark.by_default(3)
+@pytest.mark.parametrize("backend", ["shm", "threads"])
 @pytest.mark.parametrize(
-    ("sync", "backend", "recipe"),
-    [
-        ("on-demand", "shm", "hybrid"),
-        ("collective", "threads", "hybrid"),
-        ("on-demand", "shm", "hierarchical"),
-        pytest.param("collective", "shm", "hybrid", marks=slow),
-        pytest.param("on-demand", "threads", "hybrid", marks=slow),
-        pytest.param("on-demand", "threads", "hierarchical", marks=slow),
-    ],
+    ("sync", "recipe"), [("on-demand", "hybrid"), ("collective", "hybrid"), ("on-demand", "hierarchical")]
 )
 def test_the_timeline_has_every_step_of_the_prediction_in_its_order(pools, sync, backend, recipe):
     file = file_of((2, 1, 2, 2), (2, 2, 0, 2)) if recipe == "hierarchical" else file_of(*[(2, 2, 2, 2)] * 2)
@@ -206,12 +185,6 @@ UNITS = [UnitShape("a", 37, 37, torch.float32), UnitShape("c", 64, 64, torch.bfl
 
 
 def crossed(rank, times):
-    from fake_nvshmem import FakeNvshmem
-
-    from odc_engine.backends.nvshmem.memory import NvshmemMemory
-    from odc_engine.backends.shm.memory import SharedMemory
-    from odc_engine.memory.far import FarArena
-
     memory = NvshmemMemory(SharedMemory(timeout=30.0), FakeNvshmem((2, 2)))
     arena = FarArena(memory, UNITS, "slots", 2)
     for _ in range(2):
@@ -268,33 +241,7 @@ def test_who_brings_nothing_in_is_named_by_its_node():
 
 
 FILE = file_of((1, 1, 1, 1))
-REFUSED = [
-    {"sharding": "hybrid"},
-    {"devices_per_node": 2},
-    {"sharding": "hybrid", "devices_per_node": 3},
-    {"far": "hierarchical"},
-]
-
-
-@pytest.mark.parametrize("asked", REFUSED)
-def test_nodes_that_cannot_be(asked):
-    with pytest.raises(InputError):
-        job_of(FILE, sync="on-demand", **asked)
-
-
-def test_a_backend_and_a_device_without_nodes():
-    with pytest.raises(InputError):
-        run.check(FILE, replace(job_of(FILE, sync="collective", **HYBRID), backend=backends.chosen("torch")))
-    with pytest.raises(InputError):
-        Arena(ThreadMemory(Team(1), 0), [], "locked", 2)
-
-
-def test_one_node_is_full_sharding():
-    assert job_of(FILE, sync="on-demand", sharding="hybrid", devices_per_node=4).program(2) == shm_job(FILE).program(2)
-    for sync, devices_per_node in (("collective", 2), ("on-demand", 4)):
-        usual = job_of(FILE, sync=sync, far="hierarchical", devices_per_node=devices_per_node)
-        assert usual.recipe.far == "each"
-        assert usual.program(2) == job_of(FILE, sync=sync).program(2)
+REFUSED = [{"sharding": "hybrid"}, {"devices_per_node": 2}, HYBRID | {"devices_per_node": 3}, {"far": "hierarchical"}]
 
 
 def refused(_rank):
@@ -303,5 +250,20 @@ def refused(_rank):
     return [work.refused(lambda case=case: work.gradients(0, case)) for case in cases]
 
 
-def test_a_library_user_is_refused_them_too(pools):
+def test_nodes_that_cannot_be_are_refused(pools):
+    for asked in REFUSED:
+        with pytest.raises(InputError):
+            job_of(FILE, sync="on-demand", **asked)
+    with pytest.raises(InputError):
+        run.check(FILE, replace(job_of(FILE, sync="collective", **HYBRID), backend=backends.chosen("torch")))
+    with pytest.raises(InputError):
+        Arena(ThreadMemory(Team(1), 0), [], "locked", 2)
     assert pools(2).run(refused) == [[True] * 3] * 2
+
+
+def test_one_node_is_full_sharding():
+    assert job_of(FILE, sync="on-demand", sharding="hybrid", devices_per_node=4).program(2) == shm_job(FILE).program(2)
+    for sync, devices_per_node in (("collective", 2), ("on-demand", 4)):
+        usual = job_of(FILE, sync=sync, far="hierarchical", devices_per_node=devices_per_node)
+        assert usual.recipe.far == "each"
+        assert usual.program(2) == job_of(FILE, sync=sync).program(2)
