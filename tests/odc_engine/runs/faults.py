@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from jobs import file_of, job_for
@@ -112,35 +113,16 @@ def holding_a_lock(device: ProcessDevice, fault: Callable[[], None]) -> None:
 
 
 def holding_the_queue(device: ProcessDevice, fault: Callable[[], None]) -> None:
-    def take(really=device.memory.peers.take) -> int:
-        fault()
-        return really()
-
-    device.memory.peers.take = take
+    really = device.memory.peers.take
+    device.memory.peers.take = lambda: (fault(), really())[1]
 
 
 def having_taken(device: ProcessDevice, fault: Callable[[], None]) -> None:
-    def take(really=device.memory.take) -> int:
-        entry = really()
-        fault()
-        return entry
-
-    device.memory.take = take
+    really = device.memory.take
+    device.memory.take = lambda: (really(), fault())[0]
 
 
-def before_a_meeting(device: ProcessDevice, fault: Callable[[], None]) -> None:
-    _in_meeting(device, MAIN, fault, before=True)
-
-
-def after_a_meeting(device: ProcessDevice, fault: Callable[[], None]) -> None:
-    _in_meeting(device, MAIN, fault, before=False)
-
-
-def before_a_transfer(device: ProcessDevice, fault: Callable[[], None]) -> None:
-    _in_meeting(device, COMM, fault, before=True)
-
-
-def _in_meeting(device: ProcessDevice, room: int, fault: Callable[[], None], *, before: bool) -> None:
+def in_meeting(device: ProcessDevice, fault: Callable[[], None], room: int, *, before: bool) -> None:
     memory, skipped = device.memory, [0]
 
     def meet(where: int, really=memory.meet) -> None:
@@ -154,11 +136,6 @@ def _in_meeting(device: ProcessDevice, room: int, fault: Callable[[], None], *, 
             fault()
 
     memory.meet = meet
-
-
-def computing(device: ProcessDevice, fault: Callable[[], None]) -> None:
-    """While the others compute for so long that they cannot notice."""
-    in_forward(device, fault)
 
 
 def not_finite(device: ProcessDevice, fault: Callable[[], None]) -> None:
@@ -182,10 +159,9 @@ PLACES = {
     "forward": in_forward,
     "backward": in_backward,
     "lock": holding_a_lock,
-    "before a meeting": before_a_meeting,
-    "after a meeting": after_a_meeting,
-    "before a transfer": before_a_transfer,
-    "computing": computing,
+    "before a meeting": partial(in_meeting, room=MAIN, before=True),
+    "after a meeting": partial(in_meeting, room=MAIN, before=False),
+    "before a transfer": partial(in_meeting, room=COMM, before=True),
     "not finite": not_finite,
     "holding the queue": holding_the_queue,
     "an entry taken": having_taken,

@@ -19,17 +19,12 @@ SOON = 5.0  # seconds from a death to the last survivor's end
 TIMEOUT = 2.0
 # Of a survivor whose links end with those of another, where a machine is busy.
 LEFT = "another device left before it could say so; its own line tells why"
-SHM = ["forward", "backward", "lock", "before a meeting", "after a meeting"]
 QUEUE = ["holding the queue", "an entry taken"]
-ANYWHERE = [
-    *(("on-demand", "shm", place) for place in SHM),
-    *(("collective", "shm", place) for place in ("lock", "before a transfer", "backward")),
-    *(("collective", "torch", place) for place in ("forward", "backward", "after a meeting")),
-]
+ANYWHERE = [("on-demand", "shm", at) for at in ("forward", "backward", "lock", "before a meeting", "after a meeting")]
+ANYWHERE += [("collective", "shm", place) for place in ("lock", "before a transfer", "backward")]
+ANYWHERE += [("collective", "torch", place) for place in ("forward", "backward", "after a meeting")]
 AT_THE_QUEUE = [("on-demand", "shm", place) for place in QUEUE]
-USUAL = ("on-demand", "shm", "lock")  # the others wait as long for the same timeout
 OTHERS = ("sem.", "torch_")  # semaphores of Python and batches of torch's loaders, of which the engine has none
-slow = pytest.mark.slow
 
 
 @pytest.fixture
@@ -45,38 +40,31 @@ def named_memory() -> set[Path]:
     return {path for path in found if path.is_file() and not path.name.startswith(OTHERS)}
 
 
-def struck(folder: Path, where: tuple[str, str, str], fault: int, timeout: float = 30.0) -> faults.Ended:
-    """A run in which the victim meets with it; all its processes have ended."""
+def ended(folder: Path, work, *args, code: int = 1, soon: float = SOON, **options) -> faults.Ended:
+    """A run in which the victim meets with a fault, and all whose processes have ended soon."""
+    found = faults.run(work, folder, *args, **options)
+    assert found.code == code
+    assert found.ended < soon
+    assert all(faults.gone(pid) for pid in found.pids)
+    return found
+
+
+def struck(folder: Path, where: tuple[str, str, str], fault: int, timeout=30.0, soon=SOON) -> faults.Ended:
     sync, backend, place = where
     job = faults.queued_job(timeout) if place in QUEUE else faults.job(sync, backend, timeout)
-    ended = faults.run(faults.training, folder, job, place, fault, timeout=timeout)
-    assert ended.code == 1
-    assert all(faults.gone(pid) for pid in ended.pids)
-    return ended
+    return ended(folder, faults.training, job, place, fault, timeout=timeout, soon=soon)
 
 
-@pytest.mark.by_default(5)
+@pytest.mark.by_default(6)
+@pytest.mark.parametrize("fault", [KILL, STOP])
 @pytest.mark.parametrize("where", [*ANYWHERE, *AT_THE_QUEUE], ids="-".join)
 @pytest.mark.usefixtures("nothing_left")
-def test_a_killed_device_is_named_by_all_others(tmp_path, capfd, where):
-    ended = struck(tmp_path / "run", where, KILL)
-    faults.named(ended)
-    assert ended.lines[VICTIM] == ()
-    assert ended.ended < SOON
-    (line,) = capfd.readouterr().err.splitlines()
-    assert f"device {VICTIM} " in line
-
-
-STOPPED = [pytest.param(w, marks=() if w == USUAL else slow) for w in (*ANYWHERE, AT_THE_QUEUE[0])]
-
-
-@pytest.mark.parametrize("where", STOPPED, ids="-".join)
-@pytest.mark.usefixtures("nothing_left")
-def test_a_stopped_device_is_named_within_the_timeout(tmp_path, capfd, where):
-    ended = struck(tmp_path / "run", where, STOP, TIMEOUT)
-    faults.named(ended)
-    assert max(ended.told) < TIMEOUT + 2
-    assert ended.ended < TIMEOUT + SOON
+def test_a_killed_or_stopped_device_is_named_by_all_others(tmp_path, capfd, where, fault):
+    """Soon, or within the timeout."""
+    stop = (TIMEOUT, TIMEOUT + SOON) if fault == STOP else ()
+    found = struck(tmp_path / "run", where, fault, *stop)
+    faults.named(found)
+    assert found.lines[VICTIM] == ()
     (line,) = capfd.readouterr().err.splitlines()
     assert f"device {VICTIM} " in line
 
@@ -89,10 +77,7 @@ def too_busy(memory: SharedMemory, folder: Path) -> None:
 
 
 def test_a_device_that_is_too_busy_to_notice_is_ended(tmp_path):
-    ended = faults.run(too_busy, tmp_path / "run")
-    assert ended.code == 1
-    assert ended.ended < SOON
-    assert all(faults.gone(pid) for pid in ended.pids)
+    ended(tmp_path / "run", too_busy)
 
 
 WRONG = [("on-demand", "shm"), ("collective", "shm"), ("collective", "torch"), ("deferred", "shm")]
@@ -101,11 +86,10 @@ WRONG = [("on-demand", "shm"), ("collective", "shm"), ("collective", "torch"), (
 @pytest.mark.parametrize(("sync", "backend"), WRONG)
 def test_a_gradient_that_is_not_finite_is_named(tmp_path, sync, backend):
     """Its unit, its device and its microbatch, where one is added up at a time."""
-    ended = struck(tmp_path / "run", (sync, backend, "not finite"), NAN)
-    (line,) = ended.lines[VICTIM]
+    found = struck(tmp_path / "run", (sync, backend, "not finite"), NAN)
+    faults.named(found)
+    (line,) = found.lines[VICTIM]
     assert all(word in line for word in ("layers.1 ", f"device {VICTIM}, ", "0 to 1" if sync == "deferred" else "h 1"))
-    faults.named(ended)
-    assert ended.ended < SOON
 
 
 def refused(memory: SharedMemory, folder: Path, error: Exception) -> None:
@@ -116,18 +100,14 @@ def refused(memory: SharedMemory, folder: Path, error: Exception) -> None:
 
 
 FULL = OSError(errno.EMFILE, "Too many open files")
+FAILURES = [(InputError("what", fix="do"), 2), (EngineError("what"), 1), (KeyError("what"), 1), (FULL, 1)]
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(InputError("what", fix="do"), 2), (EngineError("what"), 1), (KeyError("what"), 1), (FULL, 1)],
-)
+@pytest.mark.parametrize(("error", "code"), FAILURES)
 def test_nobody_waits_for_a_device_that_has_failed(tmp_path, error, code):
-    ended = faults.run(refused, tmp_path / "run", error)
-    assert ended.code == code
-    faults.named(ended)
-    assert len(ended.lines[VICTIM]) == 1 or isinstance(error, KeyError)
-    assert ended.ended < SOON
+    found = ended(tmp_path / "run", refused, error, code=code)
+    faults.named(found)
+    assert len(found.lines[VICTIM]) == 1 or isinstance(error, KeyError)
 
 
 def unequal(memory: SharedMemory, _folder: Path) -> None:
@@ -152,13 +132,12 @@ def crashes(memory: SharedMemory, folder: Path) -> None:
 
 @pytest.mark.parametrize("work", [unequal, chained, crashes])
 def test_who_leaves_early_dies_first_or_crashes_is_named(tmp_path, work):
-    ended = faults.run(work, tmp_path / "run")
-    assert ended.code == 1
-    faults.named(ended)
+    found = ended(tmp_path / "run", work, soon=2 * SOON)
+    faults.named(found)
     if work is chained:
-        assert ended.told[2] < ended.told[0]  # or this was no chain
+        assert found.told[2] < found.told[0]  # or this was no chain
     if work is crashes:
-        assert any(line.endswith("in crashes") for line in ended.lines[VICTIM])  # it says where
+        assert any(line.endswith("in crashes") for line in found.lines[VICTIM])  # it says where
 
 
 def leaves_mute(memory: SharedMemory, _folder: Path) -> None:
@@ -171,23 +150,19 @@ def leaves_mute(memory: SharedMemory, _folder: Path) -> None:
 
 
 def test_who_cannot_say_why_it_leaves_is_still_told_of_in_a_line(tmp_path):
-    ended = faults.run(leaves_mute, tmp_path / "run")
-    assert ended.code == 1
-    assert [len(lines) for lines in ended.lines] == [1] * faults.DEVICES
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    found = faults.run(leaves_mute, tmp_path / "run")
+    assert found.code == 1
+    assert [len(lines) for lines in found.lines] == [1] * faults.DEVICES
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_fifty_runs_leave_nothing(tmp_path):
-    open_before = open_files()
+    files = Path("/proc/self/fd")
+    open_before = len(list(files.iterdir()))
     for number in range(50):
-        where = ANYWHERE[number % len(ANYWHERE)]
-        ended = struck(tmp_path / str(number), where, STOP if number % 5 == 4 else KILL, timeout=1.0)
-        if LEFT not in str(ended.survivors):
-            faults.named(ended)
-        assert ended.ended < 2 * SOON
-    assert open_files() <= open_before + 2
+        where, fault = ANYWHERE[number % len(ANYWHERE)], STOP if number % 5 == 4 else KILL
+        found = struck(tmp_path / str(number), where, fault, timeout=1.0, soon=2 * SOON)
+        if LEFT not in str(found.survivors):
+            faults.named(found)
+    assert len(list(files.iterdir())) <= open_before + 2

@@ -66,37 +66,19 @@ def session(leader: int) -> list[int]:
     return found
 
 
-def none_left(leader: int) -> bool:
-    return within(SECONDS, lambda: not session(leader))
-
-
-def device_pids(log: Path) -> dict[int, int]:
-    return {int(device): int(pid) for device, pid in re.findall(r"device (\d) pid (\d+)", log.read_text())}
-
-
-def to_all(process, _pids):
-    """What a terminal does with an interrupt from the keyboard."""
-    os.killpg(process.pid, signal.SIGINT)
-
-
-def to_the_command(number):
-    def send(process, _pids):
-        os.kill(process.pid, number)
-
-    return send
-
-
-def killed_over_a_stopped_device(process, pids):
-    os.kill(pids[2], signal.SIGSTOP)
-    os.kill(process.pid, signal.SIGKILL)
+def stopped_and_killed(process, log):
+    (stopped,) = re.findall(r"device 2 pid (\d+)", log.read_text())
+    os.kill(int(stopped), signal.SIGSTOP)
+    process.kill()
 
 
 ENDS = {
-    "interrupted": (to_all, 130),
-    "told to end": (to_the_command(signal.SIGTERM), 128 + signal.SIGTERM),
-    "hung up": (to_the_command(signal.SIGHUP), 128 + signal.SIGHUP),
-    "killed": (to_the_command(signal.SIGKILL), -signal.SIGKILL),
-    "killed over a stopped device": (killed_over_a_stopped_device, -signal.SIGKILL),
+    # What a terminal does with an interrupt from the keyboard.
+    "interrupted": (lambda process, _: os.killpg(process.pid, signal.SIGINT), 130),
+    "told to end": (lambda process, _: process.terminate(), 128 + signal.SIGTERM),
+    "hung up": (lambda process, _: process.send_signal(signal.SIGHUP), 128 + signal.SIGHUP),
+    "killed": (lambda process, _: process.kill(), -signal.SIGKILL),
+    "killed over a stopped device": (stopped_and_killed, -signal.SIGKILL),
 }
 
 
@@ -107,9 +89,9 @@ def test_nothing_outlives_the_command(tmp_path, end):
     send, code = ENDS[end]
     with at_work(tmp_path) as (process, log):
         assert len(session(process.pid)) >= 4
-        send(process, device_pids(log))
+        send(process, log)
         assert process.wait(SECONDS) == code
-        assert none_left(process.pid)
+        assert within(SECONDS, lambda: not session(process.pid))
     told = [line for line in log.read_text().splitlines() if not re.match(r"device \d pid|minibatch \d+ done", line)]
     assert len(told) == (end == "interrupted")
     assert not (tmp_path / "timeline.npz").exists()
@@ -118,18 +100,18 @@ def test_nothing_outlives_the_command(tmp_path, end):
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("send", [to_all, to_the_command(signal.SIGKILL)], ids=["interrupted", "killed"])
+@pytest.mark.parametrize("end", ["interrupted", "killed"])
 @pytest.mark.parametrize("processes", [3, 4, 6])
-def test_nothing_outlives_a_command_that_ends_while_devices_start(tmp_path, send, processes):
+def test_nothing_outlives_a_command_that_ends_while_devices_start(tmp_path, end, processes):
     """With 3 there is no device yet, but what will fork them; with 6 all are there and look for each other.
 
     What is said is not looked at: a device that is cut off while it is told its task shows Python's own traceback.
     """
-    with at_work(tmp_path, reached=lambda pid, _told: len(session(pid)) >= processes) as (process, _):
+    with at_work(tmp_path, reached=lambda pid, _told: len(session(pid)) >= processes) as (process, log):
         assert len(session(process.pid)) > 1  # else there would be nothing to outlive it; some end by themselves
-        send(process, {})
+        ENDS[end][0](process, log)
         assert process.wait(SECONDS) in (130, -signal.SIGINT, -signal.SIGKILL)
-        assert none_left(process.pid)
+        assert within(SECONDS, lambda: not session(process.pid))
 
 
 def listening(_memory: SharedMemory, folder: Path) -> None:
@@ -151,19 +133,6 @@ def test_devices_listen_on_this_machine_alone(tmp_path):
         found = (tmp_path / "run" / f"listens{device}").read_text().split()
         assert found
         assert set(found) == {"0100007F"}  # 127.0.0.1
-
-
-def mismatched(memory: SharedMemory, _folder: Path) -> None:
-    memory.meet(0)
-    if memory.rank == 1:
-        os._exit(7)
-    memory.meet(0)
-
-
-def test_the_worst_exit_code_is_the_command_s(tmp_path):
-    ended = faults.run(mismatched, tmp_path / "run")
-    assert ended.code == 1
-    faults.named(ended)
 
 
 def test_where_no_anonymous_file_exists_devices_meet_in_a_folder_that_goes(tmp_path, monkeypatch):
