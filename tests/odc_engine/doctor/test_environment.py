@@ -4,13 +4,22 @@ import json
 import os
 
 import pytest
+from fake_nvshmem import FakeNvshmem
 
+from odc_engine import OnDemand
+from odc_engine.backends.nvshmem import library as nvshmem_library
 from odc_engine.backends.nvshmem.heap import GRANULE, check_heap, heap_size, taken
+from odc_engine.backends.nvshmem.memory import NvshmemMemory
+from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.cli import main
+from odc_engine.decoder.model import Decoder
 from odc_engine.doctor import abilities as doctor
 from odc_engine.doctor import environment, room
 from odc_engine.doctor.environment import Facts
+from odc_engine.fsdp.sharding import shard
+from odcsim import catalog
 from odcsim.errors import InputError
+from odcsim.program import prefetch_named
 
 KNOWN = ("NVSHMEM_", "NCCL_", "SLURM_", "GLOO_", "MASTER_", "LOCAL_", "CUDA_")
 TASKS = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}
@@ -24,22 +33,15 @@ def findings(env, gpus=8, arena=None, **known):
     return {f.name: f for f in found}
 
 
-def test_nothing_set_is_nothing_said():
-    assert findings({}) == {}
-    assert findings({"HOME": "/root", "SLURM_CLUSTER_NAME": "ada"}) == {}
-
-
-@pytest.mark.parametrize("name", environment.MEANS)
-def test_each_known_one_is_told_with_its_value(name):
-    finding = findings({name: "17"})[name]
-    assert "'17'" in finding.found
-    assert bool(finding.advice) != finding.ok
-
-
-def test_the_libraries_others_are_told_too():
+def test_each_known_one_is_told_with_its_value_and_those_of_libraries_too():
+    assert findings({}) == findings({"HOME": "/root", "SLURM_CLUSTER_NAME": "ada"}) == {}
+    for name in environment.MEANS:
+        finding = findings({name: "17"})[name]
+        assert "'17'" in finding.found
+        assert bool(finding.advice) != finding.ok
     found = findings({"NVSHMEM_QP_DEPTH": "64", "NCCL_ALGO": "Ring"})
-    assert all(f.ok and environment.READ_BY_NONE in f.found for f in found.values())
     assert len(found) == 2
+    assert all(f.ok and environment.READ_BY_NONE in f.found for f in found.values())
 
 
 CARDS = {"interfaces": ("lo", "eth0", "ib0")}
@@ -107,7 +109,7 @@ def test_what_is_in_order_is_not_complained_of(env, facts):
 
 
 IGNORED = [
-    (TORCHRUN | TASKS, "torchrun started"),
+    (TORCHRUN | TASKS, "ignored: torchrun started"),
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, "script of a batch job"),
     (TASKS | {"SLURM_NTASKS": "1"}, "a task alone"),
 ]
@@ -117,15 +119,14 @@ IGNORED = [
 def test_what_is_ignored_is_told_and_no_fault(env, told):
     finding = findings(env)["SLURM_PROCID"]
     assert finding.ok
-    assert f"ignored: {told}" in finding.found or told in finding.found
+    assert told in finding.found
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("", 0), ("1024", 1024), ("20m", 20 << 20), ("3.5K", 3584), (".5G", 1 << 29), ("2t", 2 << 40), ("20kk", 20480)],
-)
-def test_a_heap_s_size_is_read_as_the_library_does(text, size):
-    assert heap_size({"NVSHMEM_SYMMETRIC_SIZE": text}) == size
+def test_a_heap_s_size_is_read_as_the_library_does_and_takes_whole_granules_and_one_of_the_library_s():
+    sizes = {"": 0, "1024": 1024, "20m": 20 << 20, "3.5K": 3584, ".5G": 1 << 29, "2t": 2 << 40, "20kk": 20480}
+    assert {text: heap_size({"NVSHMEM_SYMMETRIC_SIZE": text}) for text in sizes} == sizes
+    assert [taken(nbytes) // GRANULE for nbytes in (1, GRANULE, GRANULE + 1)] == [2, 2, 3]
+    assert taken(1) % GRANULE == 0
 
 
 def test_a_heap_too_small_is_refused_before_the_library_ends_the_process(monkeypatch):
@@ -135,11 +136,6 @@ def test_a_heap_too_small_is_refused_before_the_library_ends_the_process(monkeyp
     check_heap(64 << 20)
     with pytest.raises(InputError, match=r"NVSHMEM_SYMMETRIC_SIZE=128M is too small for an arena of 67 MB.*134217729"):
         check_heap((64 << 20) + 1)
-
-
-@pytest.mark.parametrize(("nbytes", "granules"), [(1, 2), (GRANULE, 2), (GRANULE + 1, 3)])
-def test_a_heap_takes_whole_granules_and_one_of_the_library_s(nbytes, granules):
-    assert taken(nbytes) == granules * GRANULE
 
 
 @pytest.fixture
@@ -163,24 +159,12 @@ def test_doctor_asks_for_a_model_s_heap(monkeypatch, capsys):
 
 @pytest.mark.usefixtures("clean")
 def test_a_model_s_arena_is_the_one_that_the_engine_asks_for(pools):
-    """Within a hundredth: units begin at round places."""
-    pytest.importorskip("torch")
-    asked = pools(2).run(arena_of, "nano")[0]
-    assert room.arena("nano", 2) == pytest.approx(asked, rel=0.3)
+    """Units begin at round places."""
+    assert room.arena("nano", 2) == pytest.approx(pools(2).run(arena_of, "nano")[0], rel=0.3)
 
 
 def arena_of(_rank, name):
     """Bytes that a model of this name asks for on two machines."""
-    from fake_nvshmem import FakeNvshmem
-
-    from odc_engine import OnDemand
-    from odc_engine.backends.nvshmem.memory import NvshmemMemory
-    from odc_engine.backends.shm.memory import SharedMemory
-    from odc_engine.decoder.model import Decoder
-    from odc_engine.fsdp.sharding import shard
-    from odcsim import catalog
-    from odcsim.program import prefetch_named
-
     model = Decoder(catalog.model(name), seed=0)
     shard(model, list(model.layers), prefetch_named("fsdp2"))
     library = FakeNvshmem((1, 1))
@@ -191,10 +175,8 @@ def arena_of(_rank, name):
 
 
 def test_doctor_tells_versions_of_nvshmem(monkeypatch):
-    pytest.importorskip("torch")
-    from odc_engine.backends.nvshmem import library as nvshmem_library
-
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(nvshmem_library, "versions", lambda: ("3.4.5", "0.4.1"))
     finding = doctor._nvshmem()
-    assert (finding.ok, finding.found) == (True, "host library 3.4.5, nvshmem4py 0.4.1")
+    assert finding.ok
+    assert all(version in finding.found for version in ("3.4.5", "0.4.1"))
