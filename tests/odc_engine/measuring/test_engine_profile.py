@@ -1,12 +1,13 @@
 """What `odc_engine profile` measures: a machine's numbers come back, and a stopped call goes on where it was."""
 
 import json
-from dataclasses import replace
-from itertools import product
+from dataclasses import astuple, replace
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from machine import COUNTS, INTERFERENCE, KINDS, MACHINE, SLOWDOWN, SURVEY, TERMS, TINY, run_on_machine
 
 from odc_engine import backends
@@ -46,13 +47,9 @@ def test_the_numbers_of_a_machine_come_back(machine, tmp_path, quick):
     found = profiles.read(tmp_path / "me.json")
     assert report.good
     assert found == report.profile
-    for name in TERMS:
-        for term in ("constant", "linear", "quadratic", "sample"):
-            its = getattr(getattr(MACHINE, name), term)
-            assert getattr(getattr(found, name), term) == pytest.approx(its, rel=1e-6), (name, term)
-    for name, term in product(("forward", "backward"), ("constant", "linear", "quadratic", "sample")):
-        its = getattr(getattr(MACHINE.kept, name), term)
-        assert getattr(getattr(found.kept, name), term) == pytest.approx(its, rel=1e-6), (name, term)
+    for name in (*TERMS, "kept.forward", "kept.backward"):
+        ours, its = (astuple(attrgetter(name)(profile)) for profile in (found, MACHINE))
+        assert ours == pytest.approx(its, rel=1e-6), name
     assert {(t.kind, t.devices) for t in found.timings} == {(t.kind, t.devices) for t in MACHINE.timings}
     for timing in found.timings:
         # Beside real compute only as many devices as compute for real are measured.
@@ -134,19 +131,12 @@ def test_layers_that_keep_all_get_fewer_tokens_on_a_gpu():
         assert (longest["compute-0"], longest["kept-0"]) == (32768, most)
 
 
-@pytest.fixture
-def two_gpus(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
-    monkeypatch.setattr(gpus, "refuse_without", lambda *_: None)
-
-
-@pytest.mark.usefixtures("machine", "two_gpus")
-def test_gpus_with_a_process_each_are_measured_like_any_machine(tmp_path):
+@pytest.mark.usefixtures("machine")
+def test_gpus_with_a_process_each_are_measured_like_any_machine(monkeypatch, tmp_path):
     """The same legs, transfers by themselves beside emulated compute, and the numbers under the GPU's name."""
+    for name, value in {"is_available": True, "device_count": 2, "get_device_name": "a GPU"}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(gpus, "refuse_without", lambda *_: None)
     survey = replace(SURVEY, devices=(2,), backend=backends.chosen("cuda_ipc"), recipe=Recipe(dtype="bfloat16"))
     jobs = [profile._job(survey, leg) for leg in legs(survey)]
     for job in jobs:
@@ -158,12 +148,8 @@ def test_gpus_with_a_process_each_are_measured_like_any_machine(tmp_path):
     assert found.interference == pytest.approx(INTERFERENCE)
     assert (found.gpu, found.dtype, found.transport) == ("cuda", "bfloat16", "cuda_ipc")
     assert found.hardware.startswith("2 x a GPU; ")
-
-
-@pytest.mark.usefixtures("two_gpus")
-def test_devices_that_would_take_turns_on_a_gpu_are_not_measured(tmp_path):
-    with pytest.raises(InputError):
-        measured(replace(SURVEY, devices=(2, 3), backend=backends.chosen("cuda_ipc")), tmp_path / "me.json")
+    with pytest.raises(InputError):  # they would take turns
+        measured(replace(survey, devices=(2, 3)), tmp_path / "other.json")
 
 
 def stopped_after(monkeypatch, count: int, error: BaseException, survey: Survey, output: Path) -> None:

@@ -1,7 +1,6 @@
 """Schedules made to be measured hold what a fit needs, whatever the limit."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,27 +62,15 @@ def test_of_fewer_packings_some_are_full_and_all_devices_have_the_same(most, dev
         assert len({len(p) for p in orders[0]}) > 1  # samples that are not all of them long
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return tmp_path_factory.mktemp("calibration") / "s.jsonl"
-
-
 @settings(max_examples=20)
 @given(most=limits, devices=devices)
-def test_files_come_back_and_run_under_every_sync(most, devices, path):
-    for file in (
-        calibration.mixed(NANO, devices, most, 0),
-        calibration.short(NANO, devices),
-    ):
+def test_files_come_back_and_run_under_every_sync_in_a_few_microbatches_a_minibatch(most, devices, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "packings.jsonl"
+    for file in (calibration.mixed(NANO, devices, most, 0), calibration.short(NANO, devices)):
         schedule.write(file, path)
         assert schedule.read(path) == file
         assert (file.header.model, file.header.devices) == ("nano", devices)
+        assert {n for one in file.schedules for n in one.microbatches} <= {2, 3}
         for one in file.schedules:
             assert max(sum(one.lengths[i] for i in m) for own in one.devices for m in own) <= file.header.max_tokens
             check_counts("collective", one.microbatches)
-
-
-@pytest.mark.parametrize("devices", [1, 4])
-def test_a_minibatch_is_a_few_microbatches_long(devices):
-    for file in (calibration.mixed(NANO, devices, 1024, 0), calibration.short(NANO, devices)):
-        assert {n for one in file.schedules for n in one.microbatches} <= {2, 3}

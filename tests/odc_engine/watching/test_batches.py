@@ -38,12 +38,6 @@ def test_positions_that_begin_anew_tell_packed_samples(lengths, pad):
         assert holding({"input_ids": ids, "position_ids": positions})() == (tuple(lengths), sum(lengths))
 
 
-def test_tokens_that_are_masked_inside_a_sample_do_not_end_it():
-    mask = torch.tensor([[1, 1, 0, 1, 1, 0]])
-    batch = {"input_ids": mask, "attention_mask": mask, "position_ids": mask.cumsum(1) - 1}
-    assert holding(batch)() == ((4,), 6)
-
-
 @given(LENGTHS)
 def test_borders_and_told_lengths_count_before_all_else(lengths):
     ids = torch.zeros(1, sum(lengths), dtype=torch.int64)
@@ -61,26 +55,24 @@ def test_the_last_label_ends_a_row_where_nothing_else_tells(lengths):
     assert holding({"input_ids": ids, "labels": labels})() == (tuple(lengths), ids.numel())
 
 
-@pytest.mark.parametrize(
-    ("batch", "held"),
-    [
-        ({}, ((), 0)),
-        ({"pixel_values": torch.zeros(2, 3)}, ((), 0)),
-        ({"input_ids": torch.zeros(2, 7, dtype=torch.int64)}, ((7, 7), 14)),
-        ({"inputs_embeds": torch.zeros(2, 7, 4)}, ((7, 7), 14)),
-        ({"input_ids": torch.zeros(2, 7), "position_ids": torch.zeros(3, 2, 7)}, ((7, 7), 14)),
-        ({"input_ids": torch.zeros(2, 7), "attention_mask": torch.zeros(2, 1, 7, 7)}, ((7, 7), 14)),
-    ],
-    ids=["nothing", "an image", "ids alone", "embedded", "positions in three dimensions", "a mask of pairs"],
-)
-def test_what_says_nothing_of_lengths_counts_whole_rows(batch, held):
-    assert holding(batch)() == held
+MASK, HERE = torch.tensor([[1, 1, 0, 1, 1, 0]]), {"input_ids": torch.zeros(2, 7, dtype=torch.int64)}
+LABELS = torch.tensor([[1, 2, 3, IGNORED], [1, 2, IGNORED, IGNORED]])
+BATCHES = {
+    "nothing": ({}, ((), 0)),
+    "an image": ({"pixel_values": torch.zeros(2, 3)}, ((), 0)),
+    "ids alone": (HERE, ((7, 7), 14)),
+    "embedded": ({"inputs_embeds": torch.zeros(2, 7, 4)}, ((7, 7), 14)),
+    "positions in three dimensions": (HERE | {"position_ids": torch.zeros(3, 2, 7)}, ((7, 7), 14)),
+    "a mask of pairs": (HERE | {"attention_mask": torch.zeros(2, 1, 7, 7)}, ((7, 7), 14)),
+    "masked": ({"input_ids": MASK, "attention_mask": MASK, "position_ids": MASK.cumsum(1) - 1}, ((4,), 6)),
+    "labels": ({"input_ids": LABELS, "labels": LABELS}, ((3, 2), 8)),
+    "packed": ({"input_ids": LABELS, "position_ids": torch.tensor([[0, 1, 2, 3], [0, 1, 0, 1]])}, ((4, 2, 2), 8)),
+}
 
 
-def test_where_tensors_usually_are_made_is_nothing_to_it():
-    """As under `torch.set_default_device("cuda")`."""
-    ids, labels = torch.zeros(2, 4, dtype=torch.int64), torch.tensor([[1, 2, 3, IGNORED], [1, 2, IGNORED, IGNORED]])
-    positions = torch.tensor([[0, 1, 2, 3], [0, 1, 0, 1]])
+@pytest.mark.parametrize("name", BATCHES)
+def test_wherever_tensors_usually_are_made_batches_hold_so_much(name):
+    """As under `torch.set_default_device("cuda")`. Tokens that are masked inside a sample do not end it."""
+    batch, held = BATCHES[name]
     with torch.device("meta"):
-        assert holding({"input_ids": ids, "labels": labels})() == ((3, 2), 8)
-        assert holding({"input_ids": ids, "position_ids": positions})() == ((4, 2, 2), 8)
+        assert holding(batch)() == held

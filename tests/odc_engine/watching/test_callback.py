@@ -28,27 +28,27 @@ def begun(model, folder):
     return watch
 
 
-def trained(watch, model, number=1, **batch):
+def trained(watch, *models, **batch):
     watch.on_step_begin()
-    model(torch.ones(1, 3, dtype=torch.int64), **batch).backward()
-    watch.on_step_end(None, SimpleNamespace(global_step=number), None)
+    for model in models:
+        model(torch.ones(1, 3, dtype=torch.int64), **batch).backward()
+    watch.on_step_end(None, SimpleNamespace(global_step=1), None)
+
+
+def microbatches_of(folder):
+    _, *steps = map(json.loads, (folder / "watch-rank0.jsonl").read_text().splitlines())
+    return [len(step["microbatches"]) for step in steps]
 
 
 def test_a_batch_of_an_odd_form_ends_the_watching_and_not_the_run(tmp_path, capsys):
     model = Tiny()
     watch = begun(model, tmp_path / "watched")
     trained(watch, model)
-    trained(watch, model, 2, seq_lengths=[torch.tensor([1, 2])])
-    trained(watch, model, 3)
+    trained(watch, model, seq_lengths=[torch.tensor([1, 2])])
+    trained(watch, model)
     watch.on_train_end()
     assert capsys.readouterr().err.count("\n") == 1
-    assert len((tmp_path / "watched" / "watch-rank0.jsonl").read_text().splitlines()) == 2
-
-
-def microbatches_of(folder):
-    return [
-        len(json.loads(line)["microbatches"]) for line in (folder / "watch-rank0.jsonl").read_text().splitlines()[1:]
-    ]
+    assert microbatches_of(tmp_path / "watched") == [1]
 
 
 def saved(model):
@@ -61,10 +61,7 @@ def saved(model):
 def test_a_model_is_copied_and_saved_while_it_is_watched_and_the_copy_is_not(tmp_path, again):
     model = Tiny()
     watch = begun(model, tmp_path / "watched")
-    watch.on_step_begin()
-    for one in (again(model), model, again(again(model))):
-        one(torch.ones(1, 3, dtype=torch.int64)).backward()
-    watch.on_step_end(None, SimpleNamespace(global_step=1), None)
+    trained(watch, again(model), model, again(again(model)))
     watch.on_train_end()
     assert microbatches_of(tmp_path / "watched") == [1]
 
@@ -73,11 +70,9 @@ def test_what_a_run_left_that_ended_by_an_exception_is_taken_away(tmp_path):
     model = Tiny()
     trained(begun(model, tmp_path / "first"), model)
     watch = begun(model, tmp_path / "second")
-    assert (len(model._forward_pre_hooks), len(model._forward_hooks)) == (1, 1)
     trained(watch, model)
     watch.on_train_end()
-    assert not model._forward_pre_hooks
-    assert not model._forward_hooks
+    assert (len(model._forward_pre_hooks), len(model._forward_hooks)) == (0, 0)
     assert [microbatches_of(tmp_path / name) for name in ("first", "second")] == [[1], [1]]
 
 

@@ -40,16 +40,13 @@ EVEN = {rank: [step(0, [ran([100], 1.0), ran([100], 1.0)])] for rank in range(2)
 # What ranks do before and between microbatches: one generates texts for longer, and skips a microbatch that failed.
 (APART,) = EVEN[1]
 APART["microbatches"][0]["begin"], APART["microbatches"][1]["begin"], APART["seconds"] = 20.0, 26.0, 27.0
+SHORT = {0: [step(0, [ran([1], 1.0)], tail=3.0)], 1: [step(0, [ran([1], 1.0), ran([3], 3.0)])]}
 SAID = [
     (window(ROWS), 3, SHARE),
     (window(ROWS, measured=False), 3, SHARE),
     ({rank: [step(0, [ran([100], 1.0, waited=0.4)])] for rank in range(2)}, 2, "0 % waiting, "),
     ({r: [step(0, [ran([100], 1.0, waited=w)])] for r, w in enumerate((0.4, 0.1, 0.4))}, 3, "20 % waiting: rank 1 "),
-    (
-        {0: [step(0, [ran([1], 1.0)], tail=3.0)], 1: [step(0, [ran([1], 1.0), ran([3], 3.0)])]},
-        2,
-        "38 % waiting: rank 1 ",
-    ),
+    (SHORT, 2, "38 % waiting: rank 1 "),
     (EVEN, 2, "0 % waiting, "),
     ({0: [step(0, [ran([9], 0.9)], loader=0.1)]}, 1, "10 % loader; "),
     ({0: [step(0, [ran([9], 1.0, waited=0.97)])]}, 1, "97 % blocked "),
@@ -78,9 +75,7 @@ def test_files_are_read_on_from_where_they_ended_and_half_a_line_waits(tmp_path)
         out.write(json.dumps(lines[0][2]) + "\n")
     teller.tell()
     teller.tell()  # nothing new
-    first, second = said
-    assert "steps 0 to 1: 38 %" in first
-    assert "step 2: 38 %" in second
+    assert all(f" {steps}: 38 %" in words for steps, words in zip(("0 to 1", "2"), said, strict=True))
     assert [line.split(" had ")[1].split(" of ")[0] for line in said] == ["2", "1"]
 
 

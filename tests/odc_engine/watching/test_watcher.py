@@ -37,13 +37,17 @@ def steps_of(watcher, folder):
     return lines_of(folder)[1:]
 
 
+def step(watcher, *microbatches):
+    for lengths in microbatches:
+        with watcher.microbatch(lengths):
+            torch.ones(3, requires_grad=True).sum().backward()
+    watcher.step()
+
+
 def looped(folder):
     watcher = odc_engine.Watcher(folder)
-    for step in range(2):
-        for lengths in ([5, 7], [2 + step]):
-            with watcher.microbatch(lengths):
-                torch.ones(3, requires_grad=True).sum().backward()
-        watcher.step()
+    for last in (2, 3):
+        step(watcher, [5, 7], [last])
     watcher.close()
 
 
@@ -55,13 +59,13 @@ def test_a_line_for_the_run_and_one_for_each_step(folder, tmp_path, capsys):
     looped(folder)
     about, *steps = lines_of(folder)
     assert about.items() >= ABOUT.items()
-    assert [step["step"] for step in steps] == [1, 2]
-    assert [[m["lengths"] for m in step["microbatches"]] for step in steps] == [[[5, 7], [2]], [[5, 7], [3]]]
-    for step in steps:
-        spans = [(m["begin"], m["begin"] + m["seconds"]) for m in step["microbatches"]]
-        edges = [0.0, *(edge for span in spans for edge in span), step["seconds"]]
+    assert [one["step"] for one in steps] == [1, 2]
+    assert [[m["lengths"] for m in one["microbatches"]] for one in steps] == [[[5, 7], [2]], [[5, 7], [3]]]
+    for one in steps:
+        spans = [(m["begin"], m["begin"] + m["seconds"]) for m in one["microbatches"]]
+        edges = [0.0, *(edge for span in spans for edge in span), one["seconds"]]
         assert edges == pytest.approx(sorted(edges), abs=2e-6)
-        assert all(0 <= m.get("waited", 0) <= m["seconds"] for m in step["microbatches"])
+        assert all(0 <= m.get("waited", 0) <= m["seconds"] for m in one["microbatches"])
     first = (folder / "watch-rank0.jsonl").read_bytes()
     capsys.readouterr()
     looped(folder)
@@ -144,22 +148,21 @@ def test_who_sleeps_waits_and_who_computes_does_not(clock, folder, watched):
 
 def test_seconds_of_garbage_collection_are_the_steps(folder, watched):
     kept = [[i] for i in range(200_000)]
-    for collect in (gc.collect, lambda: None):
-        with watched.microbatch([1]):
-            collect()
-        watched.step()
+    with watched.microbatch([1]):
+        gc.collect()
+    watched.step()
+    step(watched, [len(kept)])
     heard = len(gc.callbacks)
     first, second = steps_of(watched, folder)
     assert len(gc.callbacks) == heard - 1
     assert first["collector"] > second["collector"]
-    assert len(kept)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_file_in_the_folders_place_is_refused_before_anything_is_trained(tmp_path, inside):
+def test_a_file_in_the_folders_place_is_refused_before_anything_is_trained(tmp_path):
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(InputError):
-        odc_engine.Watcher(tmp_path / "mine" / "watched" if inside else tmp_path / "mine").open()
+    for folder in (tmp_path / "mine", tmp_path / "mine" / "watched"):
+        with pytest.raises(InputError):
+            odc_engine.Watcher(folder).open()
     assert (tmp_path / "mine").read_text() == "mine"
 
 
@@ -168,21 +171,18 @@ class Full:
 
     closed = False
 
-    def write(self, _):
+    def write(self, _=""):
         raise OSError(28, "No space left on device")
 
-    def close(self):
-        self.write("")
+    close = write
 
 
 def test_a_disk_that_becomes_full_ends_the_watching_in_a_line_and_not_the_run(folder, watched, capsys):
-    for step in range(4):
-        if step == 1:
-            watched._file.close()
-            watched._file = Full()
-        with watched.microbatch([step + 1]):
-            pass
-        watched.step()
+    step(watched, [1])
+    watched._file.close()
+    watched._file = Full()
+    for _ in range(3):
+        step(watched, [2])
     assert [line["step"] for line in steps_of(watched, folder)] == [1]
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -209,25 +209,19 @@ def test_a_step_without_microbatches_and_one_that_failed_are_no_steps(folder, wa
     watched.step()
     with pytest.raises(ValueError, match="mine"), watched.microbatch([1]):
         raise ValueError("mine")
-    with watched.microbatch([2]):
-        pass
-    watched.step()
+    step(watched, [2])
     assert [[m["lengths"] for m in line["microbatches"]] for line in steps_of(watched, folder)] == [[[2]]]
 
 
 def of_two_ranks(rank, folder, run):
-    import torch.distributed as dist
-
     watcher = odc_engine.Watcher(folder)
     if rank == run:
-        dist.barrier()  # the other one is first
-    with watcher.microbatch([1]):
-        pass
+        torch.distributed.barrier()  # the other one is first
+    step(watcher, [1])
     if rank != run:
-        dist.barrier()
-    watcher.step()
+        torch.distributed.barrier()
     watcher.close()
-    dist.barrier()
+    torch.distributed.barrier()
 
 
 def test_ranks_take_one_folder_and_one_name_whatever_earlier_runs_left(pools, folder, tmp_path):
@@ -241,3 +235,44 @@ def test_ranks_take_one_folder_and_one_name_whatever_earlier_runs_left(pools, fo
         names.add(one)
     assert len(names) == 3
     assert not (folder / "watch-rank1.jsonl").exists()
+
+
+class LateEvent:
+    """Of a GPU that is not here: done once that has come so far. It takes a second for each."""
+
+    made = reached = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        LateEvent.made += 1
+        self.at = LateEvent.made
+
+    def query(self):
+        return self.at <= LateEvent.reached
+
+    def synchronize(self):
+        LateEvent.reached = max(LateEvent.reached, self.at)
+
+    def elapsed_time(self, other):
+        assert other.query(), "asked for before it was done"
+        return 1000.0 * (other.at - self.at)
+
+
+def test_a_step_is_written_when_the_device_has_come_so_far_which_nobody_waits_for(folder, watched, monkeypatch):
+    monkeypatch.setattr(ticks._cuda, "Event", LateEvent)
+    monkeypatch.setattr(module, "ticking", ticks.StreamTicking)
+    with monkeypatch.context() as until_the_end:
+        until_the_end.setattr(LateEvent, "synchronize", lambda _: pytest.fail("waited for"))
+        step(watched, [5], [7])  # events 1 to 6
+        assert len(lines_of(folder)) == 1
+        LateEvent.reached = 6
+        step(watched, [9])
+        assert [line["step"] for line in lines_of(folder)[1:]] == [1]
+    first, second = steps_of(watched, folder)
+    assert lines_of(folder)[0]["device"] == "cuda"
+    assert [m["lengths"] for m in first["microbatches"]] == [[5], [7]]
+    assert (first["seconds"], [(m["begin"], m["seconds"]) for m in first["microbatches"]]) == (5, [(1, 1), (3, 1)])
+    assert second["step"] == 2
+    assert "waited" not in first["microbatches"][0]
