@@ -162,7 +162,7 @@ def test_fifty_runs_leave_nothing(tmp_path):
     open_before = len(list(files.iterdir()))
     for number in range(50):
         where, fault = ANYWHERE[number % len(ANYWHERE)], STOP if number % 5 == 4 else KILL
-        found = struck(tmp_path / str(number), where, fault, timeout=1.0, soon=2 * SOON)
+        found = struck(tmp_path / str(number), where, fault, TIMEOUT, 2 * SOON)
         if LEFT not in str(found.survivors):
             faults.named(found)
     assert len(list(files.iterdir())) <= open_before + 2

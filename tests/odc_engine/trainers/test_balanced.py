@@ -9,19 +9,8 @@ from losses.followed import balanced
 from losses.judged import judged, without_figures
 from losses_page import row
 from scripts import ROOT
-from tiny_trainers import (
-    DDP,
-    IGNORED,
-    Texts,
-    Trained,
-    alone,
-    arguments,
-    both,
-    collate,
-    in_order,
-    llama,
-    outcome,
-)
+from tiny_mixed import mixed, training
+from tiny_trainers import DDP, IGNORED, Texts, Trained, alone, both, in_order, outcome
 from transformers import Trainer
 
 from odc_engine.trainers import BalancedMixin
@@ -47,8 +36,7 @@ def test_losses_are_right_or_refused_as_on_demand(pools, tmp_path, sentence):
         assert without_figures(own) in map(without_figures, PAGE.splitlines())
 
 
-class Balanced(BalancedMixin, in_order(Trainer)):
-    max_tokens = 64
+Balanced = mixed("balanced", in_order(Trainer))
 
 
 class Watched(Balanced):
@@ -73,8 +61,7 @@ class Watched(Balanced):
 
 
 def watched(rank, folder, asked):
-    own = arguments(rank, folder, **DDP | asked)
-    trainer = Watched(model=llama(), args=own, train_dataset=Texts(17), data_collator=collate)
+    trainer = training(Watched, rank, folder, 17, **DDP | asked)
     trainer.steps = []
     trainer.train()
     return outcome(trainer), trainer.steps
@@ -118,8 +105,8 @@ class Means(Balanced):
 
 
 def means(rank, folder):
-    own = arguments(rank, folder, **DDP, max_steps=6, learning_rate=1e-3)
-    trainer = Means(model=llama(), args=own, train_dataset=Spoken(17), data_collator=collate)
+    trainer = training(Means, rank, folder, **DDP, max_steps=6, learning_rate=1e-3)
+    trainer.train_dataset = Spoken(17)
     trainer.train()
     return outcome(trainer)
 

@@ -4,17 +4,13 @@ import json
 
 import pytest
 import torch
-from datasets import Dataset
-from datasets.table import InMemoryTable
-from tiny_trainers import Texts, arguments, both, collate, llama, outcome, whole, words
+from tiny_mixed import EVALUATED, answering, mixed, training
+from tiny_trainers import both, outcome, whole
 from transformers import Trainer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
-
-from odc_engine.trainers import BalancedMixin, OnDemandMixin, OnDemandRollouts
 
 pytestmark = pytest.mark.slow
 
-KINDS = {"stock": (), "on demand": (OnDemandMixin,), "balanced": (BalancedMixin,)}
+KINDS = ("stock", "on demand", "balanced")
 
 
 class Notes(TrainerCallback):
@@ -45,22 +41,17 @@ class Logs(Trainer):
         super().log(logs, *args, **kwargs)
 
 
-EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-
-
 def noted(rank, folder, changed):
     """Events of a callback that is given, of one that is added, log lines, and what is saved."""
     found = {}
-    for name, mixin in KINDS.items():
-        own = arguments(rank, folder / name, **EVALUATED | changed)
-        kind = type("Mine", (*mixin, Logs), {"max_tokens": 64} if mixin else {})
-        data = {"train_dataset": Texts(24), "eval_dataset": Texts(9), "data_collator": collate}
-        trainer = kind(model=llama(), args=own, callbacks=[given := Notes()], **data)
-        given.trainer = trainer
-        trainer.add_callback(added := Notes())
-        added.trainer = trainer
+    for name in KINDS:
+        given, added = Notes(), Notes()
+        usual = EVALUATED | {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        trainer = training(mixed(name, Logs), rank, folder / name, 24, given, **usual | changed)
+        trainer.add_callback(added)
+        given.trainer = added.trainer = trainer
         trainer.train()
-        assert trainer.args.gradient_accumulation_steps == own.gradient_accumulation_steps
+        assert trainer.args.gradient_accumulation_steps == changed.get("gradient_accumulation_steps", 2)
         saved = folder / name / "checkpoint-2"
         settings = torch.load(saved / "training_args.bin", weights_only=False).to_dict()
         state = json.loads((saved / "trainer_state.json").read_text())
@@ -82,7 +73,7 @@ def test_events_logs_and_checkpoints_show_what_stock_training_shows(pools, tmp_p
     for found in both(pools, noted, tmp_path, WAYS[way]):
         given, added, stock, settings, state = found["stock"]
         assert {event for event, *_, norm in given if norm > 0} == {"on_pre_optimizer_step", "on_optimizer_step"}
-        for name in ("on demand", "balanced"):
+        for name in KINDS[1:]:
             own_given, own_added, trained, own_settings, own_state = found[name]
             for theirs, own in ((given, own_given), (added, own_added)):
                 assert [one[:-1] for one in own] == [one[:-1] for one in theirs]
@@ -95,15 +86,10 @@ def test_events_logs_and_checkpoints_show_what_stock_training_shows(pools, tmp_p
 
 
 def answered(rank, folder):
-    found = []
-    prompts = {"prompt": [" ".join(map(str, range(1, 3 + i % 5))) for i in range(16)]}
-    texts = Dataset(InMemoryTable.from_pydict(prompts), fingerprint="prompts of callbacks")
-    for mixin in ((), (OnDemandRollouts,)):
-        usual = {"bf16": False, "max_steps": 2, "num_generations": 2, "max_completion_length": 8}
-        own = arguments(rank, folder / str(len(mixin)), GRPOConfig, **usual)
-        kind = type("Mine", (*mixin, GRPOTrainer), {"max_tokens": 48} if mixin else {})
-        more = {"processing_class": words(), "reward_funcs": lambda completions, **_: [len(one) for one in completions]}
-        trainer = kind(model=llama(), args=own, train_dataset=texts, **more)
+    found, prompts = [], [" ".join(map(str, range(1, 3 + i % 5))) for i in range(16)]
+    for name in ("stock", "answers"):
+        usual = {"max_steps": 2, "num_generations": 2, "max_completion_length": 8}
+        trainer = answering(name, rank, folder / name, prompts, **usual)
         trainer.add_callback(notes := Notes())
         trainer.train()
         found.append(notes.found)
@@ -130,11 +116,9 @@ class Shrinks(TrainerCallback):
 
 def shrunk(rank, folder):
     found = []
-    for name, mixin in KINDS.items():
-        own = arguments(rank, folder / name, optim="sgd", learning_rate=0.1, max_steps=3)
-        kind = type("Mine", (*mixin, Trainer), {"max_tokens": 64} if mixin else {})
-        trainer = kind(model=llama(), args=own, train_dataset=Texts(24), data_collator=collate)
-        trainer.add_callback(Shrinks())
+    for name in KINDS:
+        sgd = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 3}
+        trainer = training(name, rank, folder / name, 24, Shrinks(), **sgd)
         trainer.train()
         found.append(outcome(trainer))
     return found

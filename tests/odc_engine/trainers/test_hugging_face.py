@@ -5,50 +5,30 @@ from typing import ClassVar
 import pytest
 import torch
 import work
-from tiny_trainers import (
-    Texts,
-    Trained,
-    alone,
-    arguments,
-    both,
-    collate,
-    in_order,
-    llama,
-    outcome,
-)
+from tiny_mixed import mixed, training
+from tiny_trainers import Texts, Trained, alone, both, collate, in_order, outcome
 from transformers import Trainer, TrainerCallback
 
-from odc_engine.trainers import OnDemandMixin
 from odc_engine.trainers.refusals import check_model
 from odcsim.errors import InputError
 
 pytestmark = pytest.mark.slow
 
 
-class OnDemand(OnDemandMixin, in_order(Trainer)):
-    max_tokens = 64
-
-
-KINDS = {"stock": in_order(Trainer), "on-demand": OnDemand}
-
-
-def trainer_of(kind, rank, folder, samples=48, **changed):
-    evaluated = {"eval_dataset": Texts(9)} if "eval_strategy" in changed else {}
-    own = arguments(rank, folder, **changed)
-    kind = KINDS.get(kind, kind)
-    return kind(model=llama(), args=own, train_dataset=Texts(samples), data_collator=collate, **evaluated)
+STOCK = in_order(Trainer)
+OnDemand = mixed("on demand", STOCK)
 
 
 def counted(rank, folder, asked):
     """How many microbatches each minibatch had here, too."""
-    trainer = trainer_of("on-demand", rank, folder, **asked)
-    counts, step = [], trainer.training_step
 
-    def noted(model, inputs, items):
-        counts.append(sum(part.samples > 0 for _, part in inputs["microbatches"]))
-        return step(model, inputs, items)
+    class Counts(OnDemand):
+        def training_step(self, model, inputs, *items):
+            counts.append(sum(part.samples > 0 for _, part in inputs["microbatches"]))
+            return super().training_step(model, inputs, *items)
 
-    trainer.training_step = noted
+    counts = []
+    trainer = training(Counts, rank, folder, 17, **asked)
     trainer.train()
     return outcome(trainer), counts
 
@@ -56,7 +36,7 @@ def counted(rank, folder, asked):
 def test_devices_run_unlike_numbers_of_microbatches_and_one_none(pools, tmp_path):
     """The last minibatch of both epochs is a single sample, right behind an evaluation."""
     changed = {"max_steps": -1, "num_train_epochs": 2, "optim": "sgd", "learning_rate": 0.5, "max_grad_norm": 0}
-    changed |= {"lr_scheduler_type": "constant", "eval_strategy": "steps", "eval_steps": 2, "samples": 17}
+    changed |= {"lr_scheduler_type": "constant", "eval_strategy": "steps", "eval_steps": 2}
     changed |= {"accelerator_config": {"even_batches": False}}  # else accelerate repeats samples at the end
     weights, losses = alone(17, 6)
     found = both(pools, counted, tmp_path, changed)
@@ -76,8 +56,7 @@ def interrupted(rank, folder):
             if state.global_step == 2:
                 raise KeyError("in the middle")
 
-    trainer = trainer_of("on-demand", rank, folder)
-    trainer.add_callback(failing := Fails())
+    trainer = training(OnDemand, rank, folder, 48, failing := Fails())
     with pytest.raises(KeyError):
         trainer.train()
     trainer.remove_callback(failing)
@@ -96,21 +75,20 @@ def test_training_that_was_interrupted_leaves_stock_communication_and_can_begin_
 class Halves(TrainerCallback):
     """The head, after two steps."""
 
-    def __init__(self, trainer, publishes):
-        self.trainer, self.publishes = trainer, publishes
+    trainer = None
 
     def on_step_end(self, _, state, *__, model, **___):
         if state.global_step == 2:
             with torch.no_grad():
                 model.get_output_embeddings().weight.mul_(0.5)
-            if self.publishes:
+            if self.trainer:
                 self.trainer.publish_weights()
 
 
 def halved(rank, folder, kind, publishes):
     """Nothing where it is refused."""
-    trainer = trainer_of(kind, rank, folder, learning_rate=1e-3)
-    trainer.add_callback(Halves(trainer, publishes))
+    trainer = training(mixed(kind, STOCK), rank, folder, 48, halves := Halves(), learning_rate=1e-3)
+    halves.trainer = trainer if publishes else None
     try:
         trainer.train()
     except InputError:
@@ -120,9 +98,9 @@ def halved(rank, folder, kind, publishes):
 
 def test_weights_that_a_callback_changes_are_published_by_the_trainer_or_refused(pools, tmp_path):
     stock = both(pools, halved, tmp_path / "stock", "stock", False)
-    for one, other in zip(stock, both(pools, halved, tmp_path / "right", "on-demand", True), strict=True):
+    for one, other in zip(stock, both(pools, halved, tmp_path / "right", "on demand", True), strict=True):
         assert one.furthest(other) < 1e-6
-    assert None in both(pools, halved, tmp_path / "refused", "on-demand", False)
+    assert None in both(pools, halved, tmp_path / "refused", "on demand", False)
 
 
 def looked(rank, folder, where):
@@ -138,8 +116,7 @@ def looked(rank, folder, where):
             with torch.no_grad():
                 model(**collate([Texts(3)[rank]]))
 
-    trainer = trainer_of("on-demand", rank, folder)
-    trainer.add_callback(Looks())
+    trainer = training(OnDemand, rank, folder, 48, Looks())
     try:
         trainer.train()
     except InputError:
@@ -147,23 +124,20 @@ def looked(rank, folder, where):
     return len(outcome(trainer).column("loss"))
 
 
-@pytest.mark.parametrize(("where", "steps"), [("before", 0), ("after", 6)])
-def test_a_callback_evaluates_when_the_trainer_has_stepped(pools, tmp_path, where, steps):
-    assert both(pools, looked, tmp_path, where) == [steps] * 2
+def test_a_callback_evaluates_when_the_trainer_has_stepped(pools, tmp_path):
+    assert both(pools, looked, tmp_path, "before") == [0] * 2
+    assert both(pools, looked, tmp_path, "after") == [6] * 2
 
 
 REFUSED = [{"average_tokens_across_devices": False}, {"fp16": True}, {"auto_find_batch_size": True}]
 
 
 def refused(rank, folder):
-    return [work.refused(lambda changed=c: trainer_of("on-demand", rank, folder, **changed).train()) for c in REFUSED]
+    return [work.refused(lambda changed=c: training(OnDemand, rank, folder, **changed).train()) for c in REFUSED]
 
 
 def test_settings_that_would_train_otherwise_are_refused(pools, tmp_path):
     assert both(pools, refused, tmp_path) == [[True] * len(REFUSED)] * 2
-
-
-def test_a_model_that_fsdp2_does_not_shard_is_refused():
     with pytest.raises(InputError):
         check_model(torch.nn.Linear(2, 2))
 
@@ -185,8 +159,8 @@ class ShortOfMemory(OnDemand):
 
 def short_of_memory(rank, folder):
     found = []
-    for name, kind in (("stock", "stock"), ("short", ShortOfMemory)):
-        trainer = trainer_of(kind, rank, folder / name, learning_rate=1e-3)
+    for kind in (STOCK, ShortOfMemory):
+        trainer = training(kind, rank, folder / kind.__name__, 48, learning_rate=1e-3)
         trainer.train()
         found.append(outcome(trainer))
     return *found, len(ShortOfMemory.halved)

@@ -2,11 +2,10 @@
 
 import pytest
 import torch.distributed as dist
-from tiny_trainers import Texts, arguments, both, collate, llama, outcome
+from tiny_mixed import mixed, training
+from tiny_trainers import both, outcome
 from torch.utils.data import DataLoader, DistributedSampler
 from transformers import Trainer
-
-from odc_engine.trainers import BalancedMixin, OnDemandMixin
 
 pytestmark = pytest.mark.slow
 
@@ -33,21 +32,16 @@ class Distributed(Seen):
         return DataLoader(self.train_dataset, batch_size=2, sampler=sampler, collate_fn=self.data_collator)
 
 
-KINDS = {"stock": (), "on demand": (OnDemandMixin,), "balanced": (BalancedMixin,)}
-
-
-def seen(rank, folder, base, samples, changed):
+def seen(rank, folder, base, samples, changed, kinds=("stock", "on demand", "balanced")):
     """Of each kind of training all ranks' steps and samples, the norms of gradients, and what it ends with."""
-    found = {}
-    for name, mixin in KINDS.items():
+    found = []
+    for name in kinds:
         usual = {"max_steps": -1, "num_train_epochs": 2, "optim": "sgd", "learning_rate": 0.1}
-        own = arguments(rank, folder / name, **usual | changed)
-        kind = type("Mine", (*mixin, base), {"max_tokens": 128} if mixin else {})
-        trainer = kind(model=llama(), args=own, train_dataset=Texts(samples), data_collator=collate)
+        trainer = training(mixed(name, base, max_tokens=128), rank, folder / name, samples, **usual | changed)
         trainer.train()
         every = [None] * dist.get_world_size()
         dist.all_gather_object(every, trainer.seen)
-        found[name] = sorted(one for own in every for one in own), outcome(trainer)
+        found.append((sorted(one for own in every for one in own), outcome(trainer)))
     return found
 
 
@@ -71,7 +65,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_steps_train_on_the_samples_of_stock_training(pools, tmp_path, way):
     found, _ = both(pools, seen, tmp_path, *WAYS[way])
-    (expected, stock), *others = found.values()
+    (expected, stock), *others = found
     assert expected
     for samples, trained in others:
         assert samples == expected
@@ -80,18 +74,8 @@ def test_steps_train_on_the_samples_of_stock_training(pools, tmp_path, way):
         assert trained.column("epoch") == pytest.approx(stock.column("epoch"))
 
 
-def uneven(rank, folder):
-    """Of ranks with unequal numbers of batches, which stock training waits for for ever."""
-    trainer = type("Mine", (OnDemandMixin, Seen), {"max_tokens": 128})
-    changed = {"accelerator_config": {"even_batches": False}, "max_steps": -1, "num_train_epochs": 1}
-    made = trainer(
-        model=llama(), args=arguments(rank, folder, **changed), train_dataset=Texts(27), data_collator=collate
-    )
-    made.train()
-    every = [None] * dist.get_world_size()
-    dist.all_gather_object(every, made.seen)
-    return sorted(place for own in every for _, place in own)
-
-
 def test_an_epoch_without_repeats_has_each_sample_once(pools, tmp_path):
-    assert both(pools, uneven, tmp_path) == [[*range(27)]] * 2
+    """Of ranks with unequal numbers of batches, which stock training waits for for ever."""
+    changed = {"accelerator_config": {"even_batches": False}, "num_train_epochs": 1}
+    for ((samples, _),) in both(pools, seen, tmp_path, Seen, 27, changed, ["on demand"]):
+        assert sorted(place for _, place in samples) == [*range(27)]

@@ -2,15 +2,13 @@
 
 import pytest
 import torch
-from datasets import Dataset
-from datasets.table import InMemoryTable
-from tiny_trainers import Texts, arguments, both, collate, llama, outcome, words
+from tiny_mixed import answering, mixed, training
+from tiny_trainers import both, outcome
 from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from odc_engine.errors import BadGradient, PeerLost
-from odc_engine.trainers import OnDemandMixin, OnDemandRollouts
 
 pytestmark = pytest.mark.slow
 
@@ -41,37 +39,21 @@ def spoiled(base, spoils):
     return type("Spoiled", (base,), {"compute_loss": compute_loss})
 
 
-def prompts():
-    texts = [" ".join(map(str, range(1, 3 + i % 5))) for i in range(16)]
-    return Dataset(InMemoryTable.from_pydict({"prompt": texts}), fingerprint="prompts")
-
-
-def reward(completions, **_):
-    return [float(len(set(completion.split()))) for completion in completions]
-
-
-TRAINERS = {
-    "Trainer": (Trainer, OnDemandMixin, None, lambda: {"train_dataset": Texts(24), "data_collator": collate}),
-    "GRPOTrainer": (
-        GRPOTrainer,
-        OnDemandRollouts,
-        GRPOConfig,
-        lambda: {"train_dataset": prompts(), "processing_class": words(), "reward_funcs": reward},
-    ),
-}
-ANSWERS = {"bf16": False, "num_generations": 4, "max_completion_length": 8}
-
-
 def ended(rank, folder, name, by, where, clears):
     """Stock training's weights, those of the way out, and what ends it without that."""
-    base, mixin, config, more = TRAINERS[name]
-    found = []
-    for kind, said in (((), {}), ((mixin,), {"check_finite": False}), ((mixin,), {})):
-        usual = {"max_steps": 3, "optim": "sgd", "learning_rate": 0.1} | (ANSWERS if config else {})
-        own = arguments(rank, folder / str(len(found)), config, **usual)
-        spoils = Spoils(by, where)
-        mixed = type("Mine", (*kind, spoiled(base, spoils)), {"max_tokens": 64, "mean_over": "nothing"} | said)
-        trainer = mixed(model=llama(), args=own, callbacks=[spoils, *([Clears()] if clears else [])], **more())
+    found, sgd = [], {"max_steps": 3, "optim": "sgd", "learning_rate": 0.1}
+    for mixin, said in (("stock", {}), (name, {"check_finite": False}), (name, {})):
+        spoils, own = Spoils(by, where), folder / str(len(found))
+        kind = mixed(
+            mixin, spoiled(Trainer if name == "on demand" else GRPOTrainer, spoils), mean_over="nothing", **said
+        )
+        if name == "on demand":
+            trainer = training(kind, rank, own, **sgd)
+        else:
+            prompts = [" ".join(map(str, range(1, 3 + i % 5))) for i in range(16)]
+            trainer = answering(kind, rank, own, prompts, max_completion_length=8, **sgd)
+        for callback in (spoils, *([Clears()] if clears else [])):
+            trainer.add_callback(callback)
         try:
             trainer.train()
             found.append(outcome(trainer).weights)
@@ -81,10 +63,10 @@ def ended(rank, folder, name, by, where, clears):
 
 
 WAYS = {
-    "no number, on one rank": ("Trainer", float("nan"), (0,), True),
-    "too much, on both ranks": ("Trainer", float("inf"), (0, 1), True),
-    "no number, of answers": ("GRPOTrainer", float("nan"), (1,), True),
-    "no number, stepped with as stock training does": ("Trainer", float("nan"), (0,), False),
+    "no number, on one rank": ("on demand", float("nan"), (0,), True),
+    "too much, on both ranks": ("on demand", float("inf"), (0, 1), True),
+    "no number, of answers": ("answers", float("nan"), (1,), True),
+    "no number, stepped with as stock training does": ("on demand", float("nan"), (0,), False),
 }
 
 

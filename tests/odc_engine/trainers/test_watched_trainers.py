@@ -6,38 +6,32 @@ import json
 import pytest
 import torch
 from datasets import Dataset
-from tiny_trainers import DDP, Texts, arguments, both, collate, in_order, llama, outcome, words
+from tiny_mixed import EVALUATED, mixed, training
+from tiny_trainers import DDP, Texts, arguments, both, in_order, llama, outcome, words
 from transformers import Trainer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 import odc_engine
-from odc_engine.trainers import BalancedMixin, OnDemandMixin
 
 pytestmark = pytest.mark.slow
 
-KINDS = {
-    "stock": in_order(Trainer),
-    "balanced": type("Balanced", (BalancedMixin, in_order(Trainer)), {"max_tokens": 64}),
-    "on-demand": type("OnDemand", (OnDemandMixin, in_order(Trainer)), {"max_tokens": 64}),
-}
-EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
-DATA = {"train_dataset": Texts(24), "eval_dataset": Texts(9), "data_collator": collate}
+STOCK = in_order(Trainer)
 
 
 def steps_of(folder, rank):
     return [json.loads(line) for line in (folder / f"watch-rank{rank}.jsonl").read_text().splitlines()]
 
 
-def trained(kind, rank, folder, watched, changed):
-    trainer = KINDS[kind](model=llama(), args=arguments(rank, folder / "out", **changed), **DATA)
+def trained(trainer, folder, watched=True, **resumed):
     if watched:
         trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
-    trainer.train()
+    trainer.train(**resumed)
     return outcome(trainer)
 
 
-def both_ways(rank, folder, kind, changed):
-    return [trained(kind, rank, folder, watched, changed) for watched in (False, True)]
+def both_ways(rank, folder, name, changed):
+    kind = mixed(name, STOCK)
+    return [trained(training(kind, rank, folder / "out", **changed), folder, watched) for watched in (False, True)]
 
 
 def alike(unwatched, watched, exactly=True):
@@ -63,19 +57,14 @@ def test_losses_and_weights_are_those_of_the_same_run_unwatched(pools, tmp_path,
     kind, changed = MODES[mode]
     for found in both(pools, both_ways, tmp_path, kind, changed):
         alike(*found)
-    held = [
-        n
-        for rank in range(2)
-        for step in steps_of(tmp_path / "watched", rank)[1:4]
-        for m in step["microbatches"]
-        for n in m["lengths"]
-    ]
+    steps = [step for rank in range(2) for step in steps_of(tmp_path / "watched", rank)[1:4]]
+    held = [length for step in steps for m in step["microbatches"] for length in m["lengths"]]
     assert sorted(held) == sorted(len(Texts(24)[i]["input_ids"]) for i in range(24))  # an epoch is three steps
 
 
 def test_on_demand_is_watched_too(pools, tmp_path):
     """Gradients are added up as they come, so that two runs are no more alike than that."""
-    for found in both(pools, both_ways, tmp_path, "on-demand", EVALUATED):
+    for found in both(pools, both_ways, tmp_path, "on demand", EVALUATED):
         alike(*found, exactly=False)
     every = [steps_of(tmp_path / "watched", rank)[1:] for rank in range(2)]
     assert [len(steps) for steps in every] == [6, 6]
@@ -84,16 +73,14 @@ def test_on_demand_is_watched_too(pools, tmp_path):
         assert all(m["computed"] <= 64 for line in lines for m in line["microbatches"])
 
 
-def resumed(rank, folder, _):
+def resumed(rank, folder):
     for steps in (2, 4):
-        own = arguments(rank, folder / "out", **DDP, max_steps=steps, save_strategy="steps", save_steps=2)
-        trainer = KINDS["stock"](model=llama(), args=own, **DATA)
-        trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
-        trainer.train(resume_from_checkpoint=steps == 4)
+        saved = DDP | {"max_steps": steps, "save_strategy": "steps", "save_steps": 2}
+        trained(training(STOCK, rank, folder / "out", **saved), folder, resume_from_checkpoint=steps == 4)
 
 
 def test_a_run_that_is_resumed_gets_a_folder_of_its_own_and_counts_on(pools, tmp_path):
-    both(pools, resumed, tmp_path, None)
+    both(pools, resumed, tmp_path)
     for folder, numbers in (("watched", [1, 2]), ("watched-2", [3, 4])):
         for rank in range(2):
             about, *steps = steps_of(tmp_path / folder, rank)
@@ -127,10 +114,7 @@ def finetuned(rank, folder, changed):
         own = arguments(rank, folder / "out", SFTConfig, **usual | changed)
         texts = Dataset.from_list([Texts(24)[i] for i in range(24)])
         trainer = SFTTrainer(model=llama(), args=own, train_dataset=texts, processing_class=words())
-        if watched:
-            trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
-        trainer.train()
-        found.append(outcome(trainer))
+        found.append(trained(trainer, folder, watched))
     return found
 
 
@@ -163,9 +147,8 @@ def other(rank, folder, prefers):
         data = {"train_dataset": Dataset.from_list(rows), "processing_class": words(), "ref_model": llama()}
         trainer = DPOTrainer(model=llama(), args=own, **data)
     else:
-        trainer = Referring(model=llama(), args=arguments(rank, folder / "out", max_steps=2), **DATA)
-    trainer.add_callback(odc_engine.watch(folder / "watched", every=0))
-    trainer.train()
+        trainer = training(Referring, rank, folder / "out", max_steps=2)
+    trained(trainer, folder)
 
 
 @pytest.mark.parametrize(("prefers", "texts"), [(False, 2), (True, 4)])
