@@ -7,67 +7,37 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from odc_engine.trainers.counts import Counts, together
-from odc_engine.trainers.normalization import BatchLoss, Trials, weight
-from odc_engine.trainers.trying import cuts_of, tried
+from odc_engine.trainers.normalization import weight
+from odc_engine.trainers.trying import tried
 
 EXACT = 2e-5  # as for a loss in fp32
 
 
 def mean_over(name):
-    def loss(part, items):
-        del items
-        return sum(value for _, value in part) / sum(getattr(counts, name) for counts, _ in part)
-
-    return loss
+    return lambda part, _: sum(value for _, value in part) / sum(getattr(counts, name) for counts, _ in part)
 
 
-def by_items(part, items):
-    return sum(value for _, value in part) / items
-
-
-def summed(part, items):
-    del items
+def summed(part, _):
     return sum(value for _, value in part)
 
 
-def and_penalty(part, items):
-    return by_items(part, items) + 0.37
-
-
-def and_mean_of_samples(part, items):
-    return by_items(part, items) + mean_over("samples")(part[::-1], items)
+def by_items(part, items):
+    return summed(part, items) / items
 
 
 KNOWN = {
-    "mean over samples": mean_over("samples"),
-    "mean over labels": mean_over("labels"),
-    "mean over next labels": mean_over("next_labels"),
-    "mean over tokens": mean_over("tokens"),
+    **{f"mean over {name}": mean_over(name) for name in ("samples", "labels", "next_labels", "tokens")},
     "by items": by_items,
     "a sum": summed,
-    "by items, and a penalty": and_penalty,
-    "by items, and a mean over samples": and_mean_of_samples,
+    "by items, and a penalty": lambda part, items: by_items(part, items) + 0.37,
+    "by items, and a mean over samples": lambda part, items: by_items(part, items) + mean_over("samples")(part, items),
 }
-
-
-def product(part, items):
-    del items
-    return math.prod(value for _, value in part) / len(part)
-
-
-def furthest(part, items):
-    return by_items(part, items) + max(value for _, value in part)
-
-
-def squared_items(part, items):
-    return summed(part, items) / items**2
-
-
 UNKNOWN = {
-    "samples times each other": product,
-    "the worst sample besides": furthest,
-    "over items squared": squared_items,
+    "samples times each other": lambda part, _: math.prod(value for _, value in part) / len(part),
+    "the worst sample besides": lambda part, items: by_items(part, items) + max(value for _, value in part),
+    "over items squared": lambda part, items: summed(part, items) / items**2,
 }
+UNLIKE = [(Counts(1, 9, 8, 30), 9.0), (Counts(1, 31, 30, 40), 61.0), (Counts(1, 4, 3, 90), 2.0)]
 
 
 @st.composite
@@ -83,13 +53,9 @@ def samples(draw, least):
     return made
 
 
-def trial(kind, part):
-    return tried(
-        lambda places: [part[i] for i in places],
-        len(part),
-        lambda batch, items: kind(batch, items),
-        float(together(counts for counts, _ in part).next_labels),
-    )
+def trial(loss, part, items=True):
+    items = float(together(counts for counts, _ in part).next_labels) if items else None
+    return tried(lambda places: [part[i] for i in places], len(part), loss, items)
 
 
 @pytest.fixture(autouse=True)
@@ -114,17 +80,11 @@ def test_what_three_samples_tell_holds_for_every_cut_of_a_minibatch(name, drawn)
         assert sum(parts) == pytest.approx(loss(every, items), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_each_is_found_where_samples_are_unlike(name):
-    part = [(Counts(1, 9, 8, 30), 9.0), (Counts(1, 31, 30, 40), 61.0), (Counts(1, 4, 3, 90), 2.0)]
-    assert trial(KNOWN[name], part).fitting(EXACT)
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_what_depends_on_samples_of_one_batch_together_fits_nothing(name):
-    part = [(Counts(1, 9, 8, 30), 9.0), (Counts(1, 31, 30, 40), 61.0), (Counts(1, 4, 3, 90), 2.0)]
-    trials = trial(UNKNOWN[name], part)
-    assert trials is None or not trials.fitting(EXACT)
+@pytest.mark.parametrize(("kinds", "fits"), [(KNOWN, True), (UNKNOWN, False)], ids=["known", "unknown"])
+def test_each_that_is_known_is_found_where_samples_are_unlike_and_no_other(kinds, fits):
+    for name, loss in kinds.items():
+        trials = trial(loss, UNLIKE)
+        assert bool(trials and trials.fitting(EXACT)) == fits, name
 
 
 @pytest.mark.parametrize("noise", [0, 2e-4])
@@ -136,7 +96,7 @@ def test_rounding_does_not_hide_what_matters(noise):
     def loss(one, items):
         return mean_over("labels")(one, items) * next(rounded)
 
-    trials = tried(lambda places: [part[i] for i in places], 3, loss, None)
+    trials = trial(loss, part, items=False)
     assert set(trials.fitting(5e-3 if noise else EXACT)) <= {"labels", "next_labels"}
     assert trials.fitting(5e-3 if noise else EXACT)
 
@@ -155,16 +115,10 @@ def test_a_sample_without_labels_counts_for_nothing_though_its_own_mean_is_no_nu
 def test_where_every_batch_has_the_same_loss_nothing_is_said():
     """As preferences have while a policy is its reference: it fits means over all things, which weigh otherwise."""
     part = [(Counts(1, 9, 8, 30), 0.0), (Counts(1, 31, 30, 40), 0.0), (Counts(1, 4, 3, 90), 0.0)]
-    constant = tried(lambda places: [part[i] for i in places], 3, lambda *_: 0.693, None)
-    assert constant.fitting(EXACT) == ()
+    assert trial(lambda *_: 0.693, part, items=False).fitting(EXACT) == ()
 
 
 def test_what_samples_do_not_tell_apart_stays_open():
     """A label of each sample: a mean over labels is one over samples, until some sample has two."""
     part = [(Counts(1, 1, 0, 5), 3.0), (Counts(1, 1, 0, 9), 5.0), (Counts(1, 1, 0, 2), 4.0)]
-    whole = BatchLoss(together(counts for counts, _ in part), 4.0)
-    cuts = [[[part[i] for i in places] for places in cut] for cut in cuts_of(3)]
-    batches = tuple(
-        tuple(BatchLoss(together(c for c, _ in one), sum(v for _, v in one) / len(one)) for one in cut) for cut in cuts
-    )
-    assert Trials(whole, batches).fitting(EXACT) == ("samples", "labels")
+    assert trial(mean_over("samples"), part, items=False).fitting(EXACT) == ("samples", "labels")

@@ -31,11 +31,9 @@ def drawn():
 
 def test_random_states_buffers_and_notes_are_as_they_were():
     model, trainer = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)), Trainer()
-    inner, states = trainer._metrics["train"], (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
-    expected = drawn()
-    random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
-    torch.set_rng_state(states[2])
+    inner = trainer._metrics["train"]
+    with untraced(trainer, model):
+        expected = drawn()
     with untraced(trainer, model):
         drawn()
         model(torch.randn(4, 2))
@@ -78,23 +76,16 @@ def test_a_stirred_layer_answers_to_what_a_row_is_and_not_to_where_it_stands():
         assert torch.equal(model(rows), plain)  # as a reference is, whose weights nobody trains
 
 
-def test_who_asks_how_many_ranks_there_are_is_refused():
+def test_what_asks_other_ranks_is_refused_in_a_trial(tmp_path):
     with alone(), pytest.raises(InputError):
         dist.get_world_size()
-
-
-@pytest.fixture
-def one_rank(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_a_collective_of_torchs_is_refused_in_a_trial():
-    with alone(), pytest.raises(InputError):
+    try:
+        with alone(), pytest.raises(InputError):
+            dist.all_reduce(torch.ones(2))
         dist.all_reduce(torch.ones(2))
-    dist.all_reduce(torch.ones(2))
+    finally:
+        dist.destroy_process_group()
 
 
 def test_gathers_give_metrics_their_own_part_and_are_refused_in_a_loss():
@@ -124,10 +115,16 @@ class Columns(dict):
 
 def test_lengths_of_what_trainers_of_trl_make_of_their_data():
     two, five, nine = [0] * 2, [0] * 5, [0] * 9
-    assert lengths_of(Columns(input_ids=[two, nine]), "length", None) == [2, 9]
-    assert lengths_of(Columns(input_ids=[two], length=[7]), "length", None) == [7]
-    assert lengths_of(Columns(prompt_ids=[two], chosen_ids=[five], rejected_ids=[nine]), "length", None) == [22]
-    assert lengths_of(Columns(chosen_ids=[five], rejected_ids=[nine]), "length", 8) == [16]
-    assert lengths_of(Columns(prompt_ids=[two], completion_ids=[five]), "length", None) == [7]
-    more = Columns(prompt_ids=[two], completion_ids=[five], KL_completion_ids=[nine])
-    assert lengths_of(more, "length", 10) == [10]
+    preferred, answered = (
+        {"chosen_ids": [five], "rejected_ids": [nine]},
+        {"prompt_ids": [two], "completion_ids": [five]},
+    )
+    for columns, most, expected in (
+        ({"input_ids": [two, nine]}, None, [2, 9]),
+        ({"input_ids": [two], "length": [7]}, None, [7]),
+        ({"prompt_ids": [two]} | preferred, None, [22]),
+        (preferred, 8, [16]),
+        (answered, None, [7]),
+        (answered | {"KL_completion_ids": [nine]}, 10, [10]),
+    ):
+        assert lengths_of(Columns(columns), "length", most) == expected
