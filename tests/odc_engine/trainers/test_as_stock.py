@@ -7,56 +7,37 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Dataset
-from datasets.table import InMemoryTable
 from peft import LoraConfig
+from tiny_mixed import EVALUATED, MIXINS, in_memory
 from tiny_trainers import DDP, FSDP, Texts, adapted, arguments, both, collate, in_order, llama, outcome, tied, words
 from torch.distributed.fsdp import FSDPModule
 from transformers import Trainer, TrainerCallback
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from odc_engine.trainers import BalancedMixin, OnDemandMixin
-
 pytestmark = pytest.mark.slow
 
-MIXINS = {"on demand": OnDemandMixin, "balanced": BalancedMixin}
 EVERYWHERE = (("on demand", "FSDP2"), ("balanced", "FSDP2"), ("balanced", "DDP"))
 ON_DEMAND = EVERYWHERE[:1]
 
 
 def texts(count):
-    """Tokens and labels, in memory alone."""
     samples = [Texts(count)[i] for i in range(count)]
-    columns = {name: [one[name] for one in samples] for name in ("input_ids", "labels")}
-    return Dataset(InMemoryTable.from_pydict(columns), fingerprint=f"texts {count}")
+    return in_memory(**{name: [one[name] for one in samples] for name in ("input_ids", "labels")})
 
 
 def pairs(count):
     """Prompts with a better and a worse answer."""
     draw = np.random.default_rng(3)
     text = [" ".join(map(str, draw.integers(1, 49, int(2 + min(draw.exponential(6), 23))))) for _ in range(3 * count)]
-    columns = {"prompt": text[::3]}
-    columns |= {name: [" " + one for one in text[i::3]] for i, name in enumerate(("chosen", "rejected"), 1)}
-    return Dataset(InMemoryTable.from_pydict(columns), fingerprint=f"pairs {count}")
-
-
-def plain():
-    return {"train_dataset": Texts(48), "eval_dataset": Texts(9), "data_collator": collate}
-
-
-def finetuned():
-    return {"train_dataset": texts(48), "eval_dataset": texts(9), "processing_class": words()}
-
-
-def preferred():
-    return {"train_dataset": pairs(24), "processing_class": words()}
+    chosen, rejected = ([f" {one}" for one in text[i::3]] for i in (1, 2))
+    return in_memory(prompt=text[::3], chosen=chosen, rejected=rejected)
 
 
 OF_TRL = {"bf16": False, "max_length": None}
-TRAINERS: dict[str, tuple[type, Any, dict[str, Any], Callable[[], dict[str, Any]]]] = {
-    "Trainer": (Trainer, None, {}, plain),
-    "SFTTrainer": (SFTTrainer, SFTConfig, OF_TRL | {"dataset_kwargs": {"skip_prepare_dataset": True}}, finetuned),
-    "DPOTrainer": (DPOTrainer, DPOConfig, OF_TRL | {"learning_rate": 3e-4}, preferred),
+TRAINERS: dict[str, tuple[type, Any, dict[str, Any]]] = {
+    "Trainer": (Trainer, None, {}),
+    "SFTTrainer": (SFTTrainer, SFTConfig, OF_TRL | {"dataset_kwargs": {"skip_prepare_dataset": True}}),
+    "DPOTrainer": (DPOTrainer, DPOConfig, OF_TRL | {"learning_rate": 3e-4}),
 }
 LORA = {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")}
 
@@ -74,7 +55,6 @@ class Way:
     tells: tuple[str, ...] = ()
 
 
-EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 REDUCED = {"accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}}}
 TELLS = ("loss", "grad_norm", "epoch", "learning_rate", "train_loss", "num_tokens", "num_input_tokens_seen")
 OF_SFT = ("eval_loss", "eval_mean_token_accuracy")
@@ -101,17 +81,23 @@ WAYS = {
 }
 
 
-def made(way, mixin, over, rank, folder, **asked):
-    """`mixin`: a name of one, or "stock". Transformers writes into what it is given."""
-    base, config, usual, data = TRAINERS[way.name]
-    own = arguments(
-        rank, folder, config, **{"learning_rate": 1e-3, "max_steps": 4} | usual | over | deepcopy(way.changed) | asked
-    )
-    mixed = () if mixin == "stock" else (MIXINS[mixin],)
-    kind = type("Own", (*mixed, in_order(base)), {"max_tokens": 64 if base is Trainer else 128})
-    reference = {"ref_model": llama()} if base is DPOTrainer and not way.more else {}
-    given = {name: value for name, value in data().items() if name != "eval_dataset" or "eval_steps" in way.changed}
-    return kind(model=way.model(), args=own, **given, **reference, **way.more)
+def data_of(name, evaluated):
+    if name == "DPOTrainer":
+        return {"train_dataset": pairs(24), "processing_class": words()}
+    of_trl = name == "SFTTrainer"
+    samples, more = (texts, {"processing_class": words()}) if of_trl else (Texts, {"data_collator": collate})
+    return more | {"train_dataset": samples(48)} | ({"eval_dataset": samples(9)} if evaluated else {})
+
+
+def made(way, mixin, over, rank, folder):
+    """Transformers writes into what it is given."""
+    base, config, usual = TRAINERS[way.name]
+    changed = {"learning_rate": 1e-3, "max_steps": 4} | usual | over | deepcopy(way.changed)
+    kind = type("Own", (*MIXINS[mixin], in_order(base)), {"max_tokens": 64 if base is Trainer else 128})
+    given = data_of(way.name, "eval_steps" in changed) | way.more
+    if base is DPOTrainer and not way.more:
+        given["ref_model"] = llama()
+    return kind(model=way.model(), args=arguments(rank, folder, config, **changed), **given)
 
 
 def compared(rank, folder, name, mixin, over):
@@ -171,9 +157,8 @@ class FromTheStart(TrainerCallback):
 
 def saved(rank, folder, mixin, over, optimizer):
     """Trained stock and otherwise in one go; then from the checkpoints of both in the middle of an epoch."""
-    asked = {"save_strategy": "steps", "save_steps": 4, "max_steps": 6, "optim": optimizer} | (
-        DDP if over == "DDP" else {}
-    )
+    asked = {"save_strategy": "steps", "save_steps": 4, "max_steps": 6, "optim": optimizer}
+    asked |= DDP if over == "DDP" else {}
     found, starts = [], [("stock", None), (mixin, None)]
     if optimizer != "sgd":  # torch saves no state that it would load again
         starts += [(mixin, folder / kind / "checkpoint-4") for kind in (mixin, "stock")]

@@ -13,9 +13,6 @@ from tiny_mixed import mixed, training
 from tiny_trainers import DDP, IGNORED, Texts, Trained, alone, both, in_order, outcome
 from transformers import Trainer
 
-from odc_engine.trainers import BalancedMixin
-from odcsim.errors import InputError
-
 pytestmark = pytest.mark.slow
 
 PAGE = (ROOT / "docs/losses.md").read_text(encoding="utf-8")
@@ -117,8 +114,3 @@ def test_what_stands_in_has_a_loss(pools, tmp_path):
         assert all(torch.isfinite(weight).all() for weight in trained.weights.values())
         assert all(loss == loss for loss in trained.column("loss"))
         assert len(trained.column("loss")) == 6
-
-
-def test_a_trainer_in_front_is_refused_when_the_class_is_made():
-    with pytest.raises(InputError):
-        type("Mine", (Trainer, BalancedMixin), {})

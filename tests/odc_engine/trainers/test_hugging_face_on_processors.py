@@ -30,18 +30,15 @@ def test_the_page_s_program_learns_where_there_is_no_gpu(tmp_path, monkeypatch):
     assert losses[-1] < losses[0] - 1
 
 
-def test_where_there_is_a_gpu_nothing_changes(monkeypatch):
-    before = PartialState.__init__
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    on_processors.on_processors()
-    assert PartialState.__init__ is before
-
-
-def test_calling_it_twice_is_calling_it_once():
-    on_processors.on_processors()
-    once = PartialState.__init__
-    on_processors.on_processors()
-    assert PartialState.__init__ is once
+def test_calling_it_twice_is_calling_it_once_and_nothing_where_there_is_a_gpu(monkeypatch):
+    inits = [PartialState.__init__]
+    for gpu in (True, False, False):
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda gpu=gpu: gpu)
+        on_processors.on_processors()
+        inits.append(PartialState.__init__)
+    assert inits[0] is inits[1]
+    assert inits[1] is not inits[2]
+    assert inits[2] is inits[3]
 
 
 def test_without_a_program_it_is_refused():

@@ -9,7 +9,7 @@ from losses_page import row
 from scripts import ROOT
 from transformers import Trainer
 
-from odc_engine.trainers import OnDemandMixin
+from odc_engine.trainers import BalancedMixin, OnDemandMixin
 from odcsim.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -33,16 +33,16 @@ def test_the_page_has_every_kind_once_and_no_other():
     assert sum(comes_to == "trains" for _, comes_to in told) >= FEWEST
 
 
-def test_a_trainer_in_front_of_the_mixin_is_refused_when_the_class_is_made():
-    with pytest.raises(InputError):
-        type("Mine", (Trainer, OnDemandMixin), {})
-
-
 @pytest.mark.parametrize("name", ["training_step", "get_train_dataloader", "get_batch_samples"])
 def test_what_would_stand_in_place_of_the_mixin_is_refused_when_the_class_is_made(name):
     """What calls the mixin's is right, and so is what stands behind it."""
     instead = {name: lambda *_: None}
-    with pytest.raises(InputError):
-        type("Mine", (OnDemandMixin, Trainer), instead)
+    for bases, own in (
+        ((OnDemandMixin, Trainer), instead),
+        ((Trainer, OnDemandMixin), {}),
+        ((Trainer, BalancedMixin), {}),
+    ):
+        with pytest.raises(InputError):
+            type("Mine", bases, own)
     mixed = type("Mine", (OnDemandMixin, type("Own", (Trainer,), instead)), {})
     type("Around", (mixed,), {name: lambda self, *args: getattr(super(mixed, self), name)(*args)})

@@ -44,9 +44,8 @@ def ended(rank, folder, name, by, where, clears):
     found, sgd = [], {"max_steps": 3, "optim": "sgd", "learning_rate": 0.1}
     for mixin, said in (("stock", {}), (name, {"check_finite": False}), (name, {})):
         spoils, own = Spoils(by, where), folder / str(len(found))
-        kind = mixed(
-            mixin, spoiled(Trainer if name == "on demand" else GRPOTrainer, spoils), mean_over="nothing", **said
-        )
+        base = spoiled(Trainer if name == "on demand" else GRPOTrainer, spoils)
+        kind = mixed(mixin, base, mean_over="nothing", **said)
         if name == "on demand":
             trainer = training(kind, rank, own, **sgd)
         else:

@@ -7,43 +7,31 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import work
-from datasets import Dataset
-from datasets.table import InMemoryTable
-from tiny_trainers import arguments, both, llama, outcome, words
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from tiny_mixed import answering, mixed
+from tiny_trainers import both, outcome
+from transformers import Trainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer, experimental
 from trl.experimental.gmpo import GMPOTrainer
 
-from odc_engine.trainers import BalancedMixin, OnDemandMixin, OnDemandRollouts, refusals
+from odc_engine.trainers import OnDemandRollouts, refusals
 
 pytestmark = pytest.mark.slow
 
 TRAINERS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
 
 
-def prompts(count):
-    draw = np.random.default_rng(3)
-    texts = [" ".join(map(str, draw.integers(1, 49, draw.integers(3, 10)))) for _ in range(count)]
-    return Dataset(InMemoryTable.from_pydict({"prompt": texts}), fingerprint=f"prompts {count}")
-
-
-def reward(completions, **_):
-    return [float(len(set(completion.split()))) for completion in completions]
+DRAW = np.random.default_rng(3)
+PROMPTS = [" ".join(map(str, DRAW.integers(1, 49, DRAW.integers(3, 10)))) for _ in range(24)]
 
 
 def rewarded(rank, folder, name, changed):
     """What both learn, and how many microbatches each minibatch had here on demand."""
     found, counts = [], []
     trainer, config = TRAINERS[name]
-    for kind in (trainer, type("OnDemand", (OnDemandRollouts, trainer), {"max_tokens": 48})):
-        usual = {
-            "learning_rate": 3e-4,
-            "bf16": False,
-            "max_steps": 4,
-            "num_generations": 4,
-            "max_completion_length": 24,
-        }
-        own = arguments(rank, folder / kind.__name__, config, **usual | changed)
-        made = kind(model=llama(), reward_funcs=reward, args=own, train_dataset=prompts(24), processing_class=words())
+    for mixin in ("stock", "answers"):
+        kind = mixed(mixin, trainer, max_tokens=48)
+        usual = {"learning_rate": 3e-4, "max_steps": 4}
+        made = answering(kind, rank, folder / mixin, PROMPTS, config, **usual | changed)
         if hasattr(made, "_shared"):
             share = made._shared
             made._shared = lambda answers, share=share: counts.append(len(parts := share(answers))) or parts
@@ -77,12 +65,11 @@ REFUSED = [{"steps_per_generation": 3, "num_generations": 2}, {"loss_type": "bnp
 
 
 def refused(rank, folder):
-    def of(mixin, changed):
-        own = arguments(rank, folder, GRPOConfig, **{"bf16": False, "num_generations": 4} | changed)
-        kind, more = type("Own", (mixin, GRPOTrainer), {}), {"train_dataset": prompts(24), "processing_class": words()}
-        return work.refused(lambda: kind(model=llama(), reward_funcs=reward, args=own, **more))
-
-    return [of(OnDemandRollouts, changed) for changed in REFUSED] + [of(m, {}) for m in (OnDemandMixin, BalancedMixin)]
+    found = []
+    for name, changed in [*(("answers", changed) for changed in REFUSED), ("on demand", {}), ("balanced", {})]:
+        kind = mixed(name, GRPOTrainer)
+        found.append(work.refused(lambda kind=kind, c=changed: answering(kind, rank, folder, PROMPTS, **c)))
+    return found
 
 
 class OfGMPO(GMPOTrainer):
@@ -102,10 +89,6 @@ def halved(self, inputs):
 
 class Prepares(GRPOTrainer):
     _prepare_inputs = halved
-
-
-class OfThose(Prepares):
-    pass
 
 
 LOSSES = {
@@ -136,25 +119,20 @@ def refuses(kind):
     return work.refused(lambda: refusals.check_rollouts(trainer))
 
 
-@pytest.mark.parametrize("kind", [Prepares, OfThose])
-def test_inputs_that_nobody_would_prepare_are_refused(kind):
-    assert refuses(kind)
-
-
 def prepared(rank, folder):
     found = []
-    front = type("Front", (OnDemandRollouts, GRPOTrainer), {"_prepare_inputs": halved, "max_tokens": 48})
+    front = mixed("answers", GRPOTrainer, _prepare_inputs=halved, max_tokens=48)
     for kind in (Prepares, front):
-        usual = {"bf16": False, "num_generations": 4, "max_completion_length": 24, "max_steps": 2, "optim": "sgd"}
-        own = arguments(rank, folder / kind.__name__, GRPOConfig, **usual | {"learning_rate": 0.1})
-        more = {"train_dataset": prompts(24), "processing_class": words()}
-        trainer = kind(model=llama(), reward_funcs=reward, args=own, **more)
+        sgd = {"max_steps": 2, "optim": "sgd", "learning_rate": 0.1}
+        trainer = answering(kind, rank, folder / kind.__name__, PROMPTS, **sgd)
         trainer.train()
         found.append(outcome(trainer))
     return found
 
 
-def test_inputs_that_are_prepared_in_front_are_those_of_stock_training(pools, tmp_path):
+def test_inputs_that_are_prepared_in_front_are_those_of_stock_training_and_others_are_refused(pools, tmp_path):
+    assert refuses(Prepares)
+    assert refuses(type("OfThose", (Prepares,), {}))
     for stock, own in both(pools, prepared, tmp_path):
         assert stock.furthest(own) < 1e-6
         assert own.column("grad_norm") == pytest.approx(stock.column("grad_norm"), rel=1e-3)
@@ -164,10 +142,7 @@ GIVEN = {"SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer", "CPOTrainer"
 
 
 def every_trainer_of_trl():
-    import trl.experimental
-    from transformers import Trainer
-
-    names = [f"trl.experimental.{found.name}" for found in pkgutil.iter_modules(trl.experimental.__path__)]
+    names = [f"trl.experimental.{found.name}" for found in pkgutil.iter_modules(experimental.__path__)]
     modules = [importlib.import_module(name) for name in ("trl", *names)]
     every = [getattr(module, name) for module in modules for name in dir(module) if name.endswith("Trainer")]
     return sorted({kind for kind in every if issubclass(kind, Trainer)}, key=lambda kind: (kind.__module__, str(kind)))

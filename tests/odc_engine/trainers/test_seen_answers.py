@@ -9,11 +9,12 @@ import pytest
 import torch
 from datasets import Dataset
 from PIL import Image
+from tiny_mixed import mixed, reward
 from tiny_trainers import FSDP, arguments, both, outcome
 from tiny_vision import PROCESSORS, llava, qwen
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from odc_engine.trainers import OnDemandRollouts, refusals
+from odc_engine.trainers import refusals
 from odc_engine.trainers.answers import facts_of, padded, unpadded
 from odc_engine.trainers.images import apart
 from odcsim.errors import InputError
@@ -24,19 +25,17 @@ PAD = 7
 PROMPTS, COMPLETIONS, IMAGES = (3, 1, 4, 2), (2, 5, 1, 3), (1, 0, 3, 1)
 
 
+ASKED = torch.tensor([[0] * (max(PROMPTS) - n) + [1] * n for n in PROMPTS])
+ANSWERED = torch.tensor([[1] * n + [0] * (max(COMPLETIONS) - n) for n in COMPLETIONS])
+
+
 def batch(layout, seed=0, images=IMAGES):
     """As TRL has it. Every value is another one, so that none can stand for another."""
     draw = np.random.default_rng(seed)
-    widths = max(PROMPTS), max(COMPLETIONS)
-    sides = [
-        torch.tensor([[0] * (widths[0] - n) + [1] * n for n in PROMPTS]),
-        torch.tensor([[1] * n + [0] * (widths[1] - n) for n in COMPLETIONS]),
-    ]
-    made = {
-        f"{name}_ids": torch.from_numpy(draw.permutation(mask.numel()).reshape(mask.shape)) * mask + PAD * (1 - mask)
-        for name, mask in zip(("prompt", "completion"), sides, strict=True)
-    }
-    made |= {"prompt_mask": sides[0], "completion_mask": sides[1], "advantages": torch.from_numpy(draw.random(4))}
+    made = {"prompt_mask": ASKED, "completion_mask": ANSWERED, "advantages": torch.from_numpy(draw.random(4))}
+    for name, mask in (("prompt", ASKED), ("completion", ANSWERED)):
+        ids = torch.from_numpy(draw.permutation(mask.numel()).reshape(mask.shape))
+        made[f"{name}_ids"] = ids * mask + PAD * (1 - mask)
     return made | (LAYOUTS[layout](draw, [*images]) | {"num_images": [*images]} if any(images) else {})
 
 
@@ -44,47 +43,37 @@ def numbers(draw, *shape):
     return torch.from_numpy(draw.random(shape)) + 1
 
 
-def grid(draw, images):
+def patches(draw, images):
     sizes = torch.from_numpy(draw.integers(1, 4, (sum(images), 3)))
-    types = torch.from_numpy(draw.integers(0, 2, (4, max(PROMPTS)))) * batch_mask()
-    types = torch.cat([types, torch.zeros(4, max(COMPLETIONS), dtype=types.dtype)], 1)
-    return {
-        "pixel_values": numbers(draw, int(sizes.prod(1).sum()), 6),
-        "image_grid_thw": sizes,
-        "mm_token_type_ids": types,
-    }
+    types = torch.from_numpy(draw.integers(0, 2, ASKED.shape)) * ASKED
+    seen = {"pixel_values": numbers(draw, int(sizes.prod(1).sum()), 6), "image_grid_thw": sizes}
+    return seen | {"mm_token_type_ids": torch.cat([types, torch.zeros_like(ANSWERED)], 1)}
 
 
-def batch_mask():
-    return torch.tensor([[0] * (max(PROMPTS) - n) + [1] * n for n in PROMPTS])
+def rows(tiles=1, **shapes):
+    """A row of each image, or of each of its tiles."""
+
+    def layout(draw, images):
+        own = [tiles * count for count in images]
+        made = {name: numbers(draw, sum(own), *shape) for name, shape in shapes.items()}
+        return made | ({"num_tiles": own} if tiles > 1 else {})
+
+    return layout
 
 
-def tiled(draw, images):
-    tiles = [2 * count for count in images]
-    return {"pixel_values": numbers(draw, sum(tiles), 3, 2, 2), "num_tiles": tiles}
-
-
-def shaped(draw, images):
-    tiles = [3 * count for count in images]
-    masks = {"pixel_attention_mask": numbers(draw, sum(tiles), 5), "spatial_shapes": numbers(draw, sum(tiles), 2)}
-    return {"pixel_values": numbers(draw, sum(tiles), 5, 6), "num_tiles": tiles} | masks
+def answers_rows(draw, images):
+    shapes = {"pixel_values": (3, 2, 2), "pixel_attention_mask": (2, 2)}
+    return {name: numbers(draw, 4, max(images), *shape) for name, shape in shapes.items()}
 
 
 LAYOUTS = {
-    "a row for each patch": grid,
-    "a row for each image": lambda draw, images: {
-        "pixel_values": numbers(draw, sum(images), 3, 2, 2), "image_sizes": numbers(draw, sum(images), 2)
-    },
-    "a row for each image, with places": lambda draw, images: {
-        "pixel_values": numbers(draw, sum(images), 5, 6), "image_position_ids": numbers(draw, sum(images), 5, 2)
-    },
-    "a row for each tile": tiled,
-    "a row for each tile, with shapes": shaped,
-    "a row for each answer": lambda draw, images: {
-        "pixel_values": numbers(draw, 4, max(images), 3, 2, 2),
-        "pixel_attention_mask": numbers(draw, 4, max(images), 2, 2),
-    },
-}  # fmt: skip
+    "a row for each patch": patches,
+    "a row for each image": rows(pixel_values=(3, 2, 2), image_sizes=(2,)),
+    "a row for each image, with places": rows(pixel_values=(5, 6), image_position_ids=(5, 2)),
+    "a row for each tile": rows(2, pixel_values=(3, 2, 2)),
+    "a row for each tile, with shapes": rows(3, pixel_values=(5, 6), pixel_attention_mask=(5,), spatial_shapes=(2,)),
+    "a row for each answer": answers_rows,
+}
 
 
 def given(answers):
@@ -117,10 +106,10 @@ CUTS = ([[0, 1, 2, 3]], [[2, 0], [3, 1]], [[1], [3, 2, 0]], [[0], [1], [2], [3]]
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_model_sees_the_same_of_each_answer_however_they_are_dealt(layout):
     answers = batch(layout)
-    expected, rows = given(answers), unpadded(apart(answers))
+    expected, each = given(answers), unpadded(apart(answers))
     for cut in CUTS:
         for part in cut:
-            for place, found in zip(part, given(padded([rows[i] for i in part], PAD)), strict=True):
+            for place, found in zip(part, given(padded([each[i] for i in part], PAD)), strict=True):
                 if IMAGES[place] or layout != "a row for each answer":  # there, padding is what is seen of no image
                     assert same(found, expected[place]), (cut, place)
 
@@ -128,42 +117,33 @@ def test_a_model_sees_the_same_of_each_answer_however_they_are_dealt(layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_answers_of_a_device_without_images_may_lie_beside_them(layout):
     seen, blind = batch(layout), batch(layout, 1, (0, 0, 0, 0))
-    rows = [unpadded(apart(answers)) for answers in (seen, blind)]
-    found = given(padded([rows[1][1], rows[0][2], rows[1][3], rows[1][0]], PAD))
+    one, other = (unpadded(apart(answers)) for answers in (seen, blind))
+    found = given(padded([other[1], one[2], other[3], other[0]], PAD))
     assert same(found[1], given(seen)[2])
     assert all(torch.equal(found[i]["input_ids"], given(blind)[place]["input_ids"]) for i, place in ((0, 1), (2, 3)))
     assert facts_of(apart(seen)) == facts_of(apart(blind))
 
 
 def test_images_of_unlike_sizes_lie_as_if_padded_together():
-    rows = [unpadded(apart(batch("a row for each image", seed)))[0] for seed in (0, 1)]
-    rows[1]["pixel_values"].rows.resize_(1, 3, 1, 4)
-    whole = padded(rows, PAD)["pixel_values"]
+    one, other = (unpadded(apart(batch("a row for each image", seed)))[0] for seed in (0, 1))
+    other["pixel_values"].rows.resize_(1, 3, 1, 4)
+    whole = padded([one, other], PAD)["pixel_values"]
     assert whole.shape == (2, 3, 2, 4)
-    assert torch.equal(whole[1, :, :1], rows[1]["pixel_values"].rows[0])
+    assert torch.equal(whole[1, :, :1], other["pixel_values"].rows[0])
     assert not whole[1, :, 1:].any()
 
 
-STRANGE = [{"patches": torch.ones(6, 2)}, {"more": {}}]
-
-
-@pytest.mark.parametrize("more", STRANGE, ids=["rows", "a dict"])
-def test_what_has_no_row_for_each_answer_is_refused(more):
+def test_what_has_no_row_for_each_answer_or_rows_of_unlike_shape_or_is_not_alike_on_all_ranks_is_refused():
+    for more in ({"patches": torch.ones(6, 2)}, {"more": {}}):
+        with pytest.raises(InputError):
+            refusals.check_answers(apart(batch("a row for each patch") | more))
+    unlike = [unpadded(batch("a row for each tile") | {"scores": torch.ones(4, width)})[0] for width in (6, 7)]
     with pytest.raises(InputError):
-        refusals.check_answers(apart(batch("a row for each patch") | more))
-
-
-def test_rows_of_unlike_shape_are_refused():
-    rows = [unpadded(batch("a row for each tile") | {"scores": torch.ones(4, width)})[0] for width in (6, 7)]
-    with pytest.raises(InputError):
-        padded(rows, PAD)
-
-
-@pytest.mark.parametrize("other", [{}, {"scale": "0.5"}])
-def test_what_is_not_alike_on_all_ranks_is_refused(other):
+        padded(unlike, PAD)
     refusals.check_alike([{"scale": "0.25"}] * 2)
-    with pytest.raises(InputError):
-        refusals.check_alike([{"scale": "0.25"}, other])
+    for other in ({}, {"scale": "0.5"}):
+        with pytest.raises(InputError):
+            refusals.check_alike([{"scale": "0.25"}, other])
 
 
 TEMPLATE = (
@@ -195,8 +175,8 @@ def prompts(count):
     return Dataset.from_list(rows)
 
 
-def reward(completions, **_):
-    return [float(len(set(one[0]["content"].split()))) for one in completions]
+def rewards(completions, **_):
+    return reward([one[0]["content"] for one in completions])
 
 
 def rewarded(rank, folder, family, trainer, config):
@@ -206,8 +186,8 @@ def rewarded(rank, folder, family, trainer, config):
     fsdp = {"fsdp_config": FSDP | {"transformer_layer_cls_to_wrap": layers}, "lr_scheduler_type": "constant"}
     own = arguments(rank, folder, config, **usual | fsdp | {"max_completion_length": 12})
     data = {"train_dataset": prompts(8), "processing_class": processor(family)}
-    kind = type("OnDemand", (OnDemandRollouts, trainer), {"max_tokens": 64})
-    made, answers = kind(model=model(), reward_funcs=reward, args=own, **data), []
+    kind = mixed("answers", trainer)
+    made, answers = kind(model=model(), reward_funcs=rewards, args=own, **data), []
     generate = made._generate_and_score_completions
     made._generate_and_score_completions = lambda inputs: answers.append(generate(inputs)) or answers[0]
     made.train()

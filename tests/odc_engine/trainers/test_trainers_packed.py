@@ -13,17 +13,10 @@ SUPERVISED = """
 import os
 from pathlib import Path
 
-from tiny_trainers import Texts, arguments, collate, llama
-from transformers import Trainer
-
-from odc_engine.trainers import OnDemandMixin
+from tiny_mixed import mixed, training
 
 
-class OnDemandTrainer(OnDemandMixin, Trainer):
-    max_tokens = 130
-
-
-class ByMicrobatches(OnDemandTrainer):
+class ByMicrobatches(mixed("on demand", max_tokens=130)):
     def training_step(self, model, inputs, num_items_in_batch=None):
         loss = super().training_step(model, inputs, num_items_in_batch)
         for parameter in model.parameters():
@@ -31,33 +24,16 @@ class ByMicrobatches(OnDemandTrainer):
         return loss
 
 
-own = arguments(int(os.environ["RANK"]), Path("out"))
-{kind}(model=llama(), args=own, train_dataset=Texts(24), data_collator=collate).train()
+training({kind}, int(os.environ["RANK"]), Path("out")).train()
 """
 ROLLOUTS = """
 import os
 from pathlib import Path
 
-from datasets import Dataset
-from tiny_trainers import arguments, llama, words
-from trl import GRPOConfig, GRPOTrainer
+from tiny_mixed import answering
 
-from odc_engine.trainers import OnDemandRollouts
-
-
-class OnDemandTrainer(OnDemandRollouts, GRPOTrainer):
-    max_tokens = 80
-
-
-def reward(completions, **_):
-    return [float(len(set(completion.split()))) for completion in completions]
-
-
-changed = {"bf16": False, "num_generations": 4, "max_completion_length": 24}
-own = arguments(int(os.environ["RANK"]), Path("out"), GRPOConfig, **changed)
-prompts = Dataset.from_dict({"prompt": [" ".join(map(str, range(1, n))) for n in (3, 9, 5, 4, 8, 7)]})
-model = {"model": llama(), "processing_class": words(), "reward_funcs": reward}
-OnDemandTrainer(**model, args=own, train_dataset=prompts).train()
+prompts = [" ".join(map(str, range(1, n))) for n in (3, 9, 5, 4, 8, 7)]
+answering("answers", int(os.environ["RANK"]), Path("out"), prompts).train()
 """
 VERL = """
 import os
@@ -92,7 +68,7 @@ def judged(pools, folder, script):
     return told("train.py", *(pools(2).run(ran, folder, cut, timeout=LIMIT)[0] for cut in (False, True)))
 
 
-RIGHT = {"Trainer": SUPERVISED.replace("{kind}", "OnDemandTrainer"), "GRPOTrainer": ROLLOUTS, "verl": VERL}
+RIGHT = {"Trainer": SUPERVISED.replace("{kind}", "ByMicrobatches.__base__"), "GRPOTrainer": ROLLOUTS, "verl": VERL}
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -43,17 +43,9 @@ def seeing(model, family, layers, **changed):
 
 def tuned(model, family, processor, **more):
     """By TRL, with its own collate function."""
-    given = {
-        "trainer": SFTTrainer,
-        "config": SFTConfig,
-        "collate": None,
-        "said": {"costs": dearly},
-        "data": partial(told, family),
-    }
-    arguments = USUAL | {"bf16": False, "max_length": None}
-    return seeing(
-        model, family, family, **given, arguments=arguments, more=lambda: {"processing_class": processor(), **more}
-    )
+    given = {"trainer": SFTTrainer, "config": SFTConfig, "collate": None, "said": {"costs": dearly}}
+    given |= {"data": partial(told, family), "arguments": USUAL | {"bf16": False, "max_length": None}}
+    return seeing(model, family, family, **given, more=lambda: {"processing_class": processor(), **more})
 
 
 ALONE = "adapters in the tower alone"

@@ -54,12 +54,20 @@ MODES = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_losses_and_weights_are_those_of_the_same_run_unwatched(pools, tmp_path, mode):
+    """And evaluations are in no step."""
     kind, changed = MODES[mode]
     for found in both(pools, both_ways, tmp_path, kind, changed):
         alike(*found)
     steps = [step for rank in range(2) for step in steps_of(tmp_path / "watched", rank)[1:4]]
     held = [length for step in steps for m in step["microbatches"] for length in m["lengths"]]
     assert sorted(held) == sorted(len(Texts(24)[i]["input_ids"]) for i in range(24))  # an epoch is three steps
+    steps_are_whole(tmp_path / "watched")
+    for rank in range(2):
+        steps = steps_of(tmp_path / "watched", rank)[1:]
+        assert len(steps) == 6
+        assert kind == "balanced" or {len(step["microbatches"]) for step in steps} == {2}
+        for one, other in itertools.pairwise(steps):
+            assert other["begin"] >= one["begin"] + one["seconds"] - 1e-3
 
 
 def test_on_demand_is_watched_too(pools, tmp_path):
@@ -95,16 +103,6 @@ def steps_are_whole(folder):
             edges = [step["loader"], *(edge for span in spans for edge in span), step["seconds"]]
             assert edges == pytest.approx(sorted(edges), abs=1e-5)
             assert all(0 <= m.get("waited", 0) <= m["seconds"] + 1e-5 for m in step["microbatches"])
-
-
-def test_evaluations_are_in_no_step(pools, tmp_path):
-    both(pools, both_ways, tmp_path, "stock", EVALUATED)
-    steps_are_whole(tmp_path / "watched")
-    for rank in range(2):
-        steps = steps_of(tmp_path / "watched", rank)[1:]
-        assert [len(step["microbatches"]) for step in steps] == [2] * 6
-        for one, other in itertools.pairwise(steps):
-            assert other["begin"] >= one["begin"] + one["seconds"] - 1e-3
 
 
 def finetuned(rank, folder, changed):

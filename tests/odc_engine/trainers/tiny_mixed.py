@@ -39,9 +39,8 @@ def reward(completions: list[str], **_: Any) -> list[float]:
 
 def answering(kind: Any, rank: int, folder: Path, prompts: list[str], config: Any = GRPOConfig, **changed: Any) -> Any:
     """A trainer that generates answers. `kind`: a class, or a name of `MIXINS`."""
-    own = arguments(
-        rank, folder, config, **{"bf16": False, "num_generations": 4, "max_completion_length": 24} | changed
-    )
+    usual = {"bf16": False, "num_generations": 4, "max_completion_length": 24}
+    own = arguments(rank, folder, config, **usual | changed)
     given = {"train_dataset": in_memory(prompt=prompts), "processing_class": words(), "reward_funcs": reward}
     kind = mixed(kind, GRPOTrainer, max_tokens=48) if isinstance(kind, str) else kind
     return kind(model=llama(), args=own, **given)
