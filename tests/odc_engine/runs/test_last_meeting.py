@@ -26,33 +26,24 @@ def hasty(monkeypatch):
     monkeypatch.setattr(watch, "GRACE", 0.5)
 
 
-def stopped_after_the_last_meeting(memory: SharedMemory, folder: Path, who: tuple[int, ...]) -> None:
+def halted_after_the_last_meeting(memory: SharedMemory, folder: Path, who: tuple[int, ...], stops: bool) -> None:
     memory.meet(0)
-    if memory.rank in who:
+    if memory.rank in who and stops:
         faults.strike(folder, STOP)
-
-
-def stuck_after_the_last_meeting(memory: SharedMemory, _folder: Path, who: tuple[int, ...]) -> None:
-    memory.meet(0)
-    if memory.rank in who:
+    elif memory.rank in who:
         threading.Thread(target=time.sleep, args=(600,)).start()
 
 
-HALTED = [
-    pytest.param(work, who, marks=() if work is stopped_after_the_last_meeting and len(who) == 1 else pytest.mark.slow)
-    for work in (stopped_after_the_last_meeting, stuck_after_the_last_meeting)
-    for who in ((VICTIM,), (0, 1, 2))
-]
-
-
-@pytest.mark.parametrize(("work", "who"), HALTED)
-def test_whoever_does_not_come_to_an_end_after_its_last_meeting_is_named(tmp_path, capfd, work, who):
-    ended = faults.run(work, tmp_path / "run", who, timeout=1.0)
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("stops", [True, False], ids=["stopped", "stuck"])
+@pytest.mark.parametrize("who", [(VICTIM,), (0, 1, 2)], ids=["one", "all"])
+def test_whoever_does_not_come_to_an_end_after_its_last_meeting_is_named(tmp_path, capfd, who, stops):
+    ended = faults.run(halted_after_the_last_meeting, tmp_path / "run", who, stops, timeout=1.0)
     assert ended.code == 1
     assert all(faults.gone(pid) for pid in ended.pids)
     for device, line in zip(who, capfd.readouterr().err.splitlines(), strict=True):
         assert f"device {device} " in line
-        assert (f"(pid {ended.pids[device]})" in line) == (work is stopped_after_the_last_meeting)
+        assert (f"(pid {ended.pids[device]})" in line) == stops
 
 
 def server_struck(memory: SharedMemory, folder: Path, number: int) -> None:

@@ -60,13 +60,8 @@ if __name__ == "__main__":
 def test_devices_that_outlive_their_server_do_not_end_who_adopts_them(tmp_path):
     path = tmp_path / "adopting.py"
     path.write_text(ADOPTING)
-    ended = subprocess.run(
-        [sys.executable, path, tmp_path / "tasks"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, env = [sys.executable, path, tmp_path / "tasks"], os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "lives\n"), ended.stderr
 
 
@@ -84,14 +79,14 @@ def test_a_run_after_a_killed_server_is_as_good_as_the_first(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cleared", ["the socket", "the folder"])
-def test_a_run_after_temporary_folders_were_cleared_is_as_good_as_the_first(cleared):
-    assert launch.run(meeting, DEVICES, FIRST) == 0
-    if cleared == "the socket":
-        Path(multiprocessing.forkserver._forkserver._forkserver_address).unlink()
-    else:
-        shutil.rmtree(multiprocessing.util.get_temp_dir())
-    assert launch.run(meeting, DEVICES, FIRST) == 0
+def test_a_run_after_temporary_folders_were_cleared_is_as_good_as_the_first():
+    for clear in (
+        lambda: Path(multiprocessing.forkserver._forkserver._forkserver_address).unlink(),
+        lambda: shutil.rmtree(multiprocessing.util.get_temp_dir()),
+        lambda: None,
+    ):
+        assert launch.run(meeting, DEVICES, FIRST) == 0
+        clear()
 
 
 def test_a_folder_whose_path_no_socket_can_have_is_refused(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from odc_engine.runs import run
 from odcsim import timeline
 
 COUNTS = (2, 1, 3)
-SCRIPT = ROOT / "tests/odc_engine/runs/restarted.py"
+pytestmark = pytest.mark.slow
 
 
 def torchrun(folder: Path, *engine: str, processes: int = 3, options: tuple[str, ...] = ()) -> tuple[int, str]:
@@ -23,7 +23,6 @@ def torchrun(folder: Path, *engine: str, processes: int = 3, options: tuple[str,
     return done.returncode, done.stderr
 
 
-@pytest.mark.slow
 def test_a_timeline_has_the_shape_of_one_of_a_run_that_starts_itself(tmp_path):
     code, told = torchrun(tmp_path, "-m", "odc_engine")
     assert code == 0, told
@@ -39,17 +38,16 @@ def test_a_timeline_has_the_shape_of_one_of_a_run_that_starts_itself(tmp_path):
         assert np.array_equal(left.counts, right.counts)
 
 
-@pytest.mark.slow
 def test_another_number_of_processes_is_refused(tmp_path):
     code, _ = torchrun(tmp_path, "-m", "odc_engine", processes=2)
     assert code != 0
     assert not (tmp_path / "timeline.npz").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_torchrun_restarts_a_run_one_of_whose_devices_was_killed(tmp_path, restarts):
-    code, told = torchrun(tmp_path, str(SCRIPT), options=("--max-restarts", str(restarts), "--monitor-interval", "0.2"))
+    script = ROOT / "tests/odc_engine/runs/restarted.py"
+    code, told = torchrun(tmp_path, str(script), options=("--max-restarts", str(restarts), "--monitor-interval", "0.2"))
     assert (code == 0) == (tmp_path / "timeline.npz").exists() == bool(restarts), told
     assert told.count("minibatch 0 done") == 1 + restarts
     if restarts:

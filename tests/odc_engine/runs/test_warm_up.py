@@ -1,5 +1,7 @@
 """Warming up does everything that a minibatch does, and leaves nothing behind: not a bit of a weight."""
 
+from functools import partial
+
 import pytest
 import torch
 from jobs import job_for
@@ -30,20 +32,19 @@ def trained(device, warm: bool) -> list[dict]:
     return found
 
 
-def on_process(rank, job, warm):
+def on_process(rank, job, work):
     device = ProcessDevice(job, rank)
     try:
-        return trained(device, warm)
+        return work(device)
     finally:
         device.meet()
         device.close()
 
 
-def weights(pools, backend: str, sync: str, warm: bool, *, emulate: bool = False) -> list[dict]:
-    job = job_for(FILE, sync, backend, emulate=emulate, accumulate="slots")
-    if backend == "threads":
-        return on_threads(job, lambda device: trained(device, warm))[0]
-    return pools(2).run(on_process, job, warm)[0]
+def weights(pools, backend: str, warm: bool, *, emulate: bool = False) -> list[dict]:
+    job = job_for(FILE, "on-demand", backend, emulate=emulate, accumulate="slots")
+    work = partial(trained, warm=warm)
+    return (on_threads(job, work) if backend == "threads" else pools(2).run(on_process, job, work))[0]
 
 
 def differing(one: dict, other: dict) -> list[str]:
@@ -53,7 +54,7 @@ def differing(one: dict, other: dict) -> list[str]:
 @pytest.mark.parametrize("backend", ["shm", "threads"])
 def test_weights_and_all_that_comes_after_are_the_same_bits(pools, backend):
     """Slots add up in one order, so two runs are equal to the bit."""
-    cold, warm = (weights(pools, backend, "on-demand", warm) for warm in (False, True))
+    cold, warm = (weights(pools, backend, warm) for warm in (False, True))
     assert differing(warm[0], warm[1]) == []
     for mine, its in zip(warm[1:], cold, strict=True):
         assert differing(mine, its) == []
@@ -63,7 +64,7 @@ def test_weights_and_all_that_comes_after_are_the_same_bits(pools, backend):
 def test_an_emulated_run_is_warmed_up_by_real_work(pools):
     """Neither computes afterwards, so that nothing changes."""
     for backend in ("shm", "threads"):
-        found = weights(pools, backend, "on-demand", True, emulate=True)
+        found = weights(pools, backend, True, emulate=True)
         assert all(differing(found[0], each) == [] for each in found)
 
 
@@ -82,14 +83,10 @@ def test_an_idle_step_leaves_rate_weights_and_a_state_of_zeros():
         assert not any(value.any() for value in state.values())
 
 
-def alone(rank):
-    job = job_for(file_of(minibatch((2,))), "on-demand", "shm")
-    device = ProcessDevice(job, rank)
-    device.warm_up(job.schedules[0])
-    had = device.minibatch(0).had
-    device.close()
-    return float(had.max())
+def warmed(device) -> float:
+    device.warm_up(device.job.schedules[0])
+    return float(device.minibatch(0).had.max())
 
 
 def test_a_device_alone_warms_up_and_runs_a_minibatch(pools):
-    assert pools(1).run(alone)[0] > 0
+    assert pools(1).run(on_process, job_for(file_of(minibatch((2,)))), warmed)[0] > 0
