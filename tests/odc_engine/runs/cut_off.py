@@ -18,11 +18,11 @@ FIRST = 60.0  # seconds for a run whose server has to import torch
 class Task:
     """What a device is told to do. It takes until the server is gone, and a while longer, to be read."""
 
-    def __init__(self, folder: Path, longer: float) -> None:
-        self.folder, self.longer = folder, longer
+    def __init__(self, *args: object) -> None:
+        self.args = args
 
     def __reduce__(self):
-        return _read, (self.folder, self.longer)
+        return _read, self.args
 
 
 def _read(folder: Path, longer: float) -> Task:
@@ -47,17 +47,17 @@ def killed_in_the_middle(*args: object) -> bool:
         return "was killed by SIGKILL" in str(error)
 
 
-def once_all_read(folder: Path) -> None:
-    while len(list(folder.iterdir())) < DEVICES:
-        time.sleep(0.01)
-    server.kill()
-
-
 def cut_off(folder: Path, longer: float) -> list[int]:
     """Devices that had not read their task when their server was killed."""
+
+    def kill_once_all_read() -> None:
+        while len(list(folder.iterdir())) < DEVICES:
+            time.sleep(0.01)
+        server.kill()
+
     folder.mkdir()
     assert launch.run(meeting, DEVICES, FIRST) == 0
-    killer = threading.Thread(target=once_all_read, args=(folder,))
+    killer = threading.Thread(target=kill_once_all_read)
     killer.start()
     assert killed_in_the_middle(Task(folder, longer))
     killer.join()

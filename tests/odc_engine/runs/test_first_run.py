@@ -117,33 +117,25 @@ def test_what_is_not_right_is_not(pools):
     assert pools(2).run(checked, CASE, 1.001) == [False] * 2
 
 
+def around(odc, call=lambda: None) -> None:
+    with check(odc):
+        call()
+
+
 def outside(rank: int) -> list[bool]:
     """Of a minibatch that is not settled inside, and of a settle() without a backward pass."""
     with work.device(CASE) as (model, odc):
-
-        def around(call) -> None:
-            with check(odc):
-                call()
-
-        found = [work.refused(lambda: around(nets.loss(model, rank, 0).backward))]
+        found = [work.refused(lambda: around(odc, nets.loss(model, rank, 0).backward))]
         odc.publish()
-        return [*found, work.refused(lambda: around(odc.settle))]
+        return [*found, work.refused(lambda: around(odc, odc.settle))]
+
+
+def alone(_: int) -> bool:
+    odc = OnDemand(fully_shard(nets.Net(), mesh=init_device_mesh("cpu", (1,))))
+    return work.refused(lambda: around(odc))
 
 
 def test_what_cannot_be_checked_is_refused(pools):
     assert pools(2).run(outside) == [[True, True]] * 2
     assert pools(1).run(alone) == [True]
-
-
-def alone(_: int) -> bool:
-    odc = OnDemand(fully_shard(nets.Net(), mesh=init_device_mesh("cpu", (1,))))
-
-    def ask() -> None:
-        with check(odc):
-            pass
-
-    return work.refused(ask)
-
-
-def test_a_script_that_is_not_there_is_refused():
     assert main(["verify", "--script", "nowhere.py"]) == 2

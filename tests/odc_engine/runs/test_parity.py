@@ -17,17 +17,9 @@ from odcsim.schedule import Schedule
 STEPS = 12
 UNEVEN = (4, 1, 2, 0)
 EVEN = Case((2, 2, 2))
-SYNCS = [
-    Case(UNEVEN),
-    Case(UNEVEN, accumulate="slots"),
-    EVEN.but(accumulate="slots"),
-    EVEN.but(sync="collective"),
-    EVEN.but(sync="collective", accumulate="slots"),
-    EVEN.but(sync="deferred"),
-    EVEN.but(sync="deferred", accumulate="slots"),
-    EVEN.but(sync="collective", backend="torch"),
-    EVEN.but(sync="deferred", backend="torch"),
-]
+SYNCS = [Case(UNEVEN), Case(UNEVEN, accumulate="slots"), EVEN.but(accumulate="slots")]
+SYNCS += [EVEN.but(sync=s, accumulate=how) for s in ("collective", "deferred") for how in ("locked", "slots")]
+SYNCS += [EVEN.but(sync=sync, backend="torch") for sync in ("collective", "deferred")]
 # Parameters that some microbatches use, and units that no gradient reaches in some; with and without the setter by
 # which FSDP2 packs zeros for them. Where transfers meet, others wait for a device to reduce what it does not use.
 MODELS = [(model, hides) for model in (nets.Choosy, nets.Passing) for hides in ("", SETTER)]
