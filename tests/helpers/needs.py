@@ -14,7 +14,6 @@ NEEDS = {
     "pyarrow": ["odcsim/reading/test_[bnprtu]*.py", "odcsim/reading/test_files.py"],
     "tokenizers": ["odcsim/reading/test_tokenizing*.py", "odcsim/reading/test_[bpu]*.py"],
     "transformers": [
-        "odc_engine/trainers/test_hugging_face*.py",
         "odcsim/reading/test_tokenizing_alike.py",
         "odcsim/neighbours/test_flags_parsed.py",
         "odcsim/neighbours/test_three_commands.py",
@@ -28,6 +27,7 @@ NEEDS = {
         "odc_engine/trainers/test_as_stock.py",
         "odc_engine/trainers/test_balanced.py",
         "odc_engine/trainers/test_callbacks.py",
+        "odc_engine/trainers/test_hugging_face*.py",
         "odc_engine/trainers/test_losses.py",
         "odc_engine/trainers/test_not_finite.py",
         "odc_engine/trainers/test_paths.py",
