@@ -138,31 +138,30 @@ def test_what_triton_needs_is_looked_for_where_there_is_a_gpu(monkeypatch):
     assert "/nowhere/Python.h" in found("C compiler").advice
 
 
-def test_a_model_that_fits_in_no_way_is_one(monkeypatch, capsys):
-    model = ["doctor", "--devices", "16", "--model"]
-    assert main([*model, "qwen3-8b"]) == 0  # told of though nothing is set
-    memory = capsys.readouterr().out.partition("memory:")[2]
+def test_a_model_that_fits_in_no_way_or_gpus_that_lack_a_way_are_one(monkeypatch, capsys):
+    """More devices than GPUs mean several machines."""
+
+    def told(words):
+        code = main(["doctor", *words.split()])
+        return code, capsys.readouterr().out
+
+    code, out = told("--devices 16 --model qwen3-8b")  # told of though nothing is set
+    assert code == 0
+    memory = out.partition("memory:")[2]
     assert [line_of(memory, name).split()[0] for name in ("locked", "slots", "hybrid")] == ["ok"] * 3
-    with_gpus(monkeypatch, 8)
-    assert [main([*model, name]) for name in ("qwen3-8b", "qwen3-32b")] == [0, 1]
-
-
-def test_gpus_that_reach_no_other_keep_cuda_ipc_from_running(monkeypatch, capsys):
+    for cards in (True, False):
+        with_gpus(monkeypatch, 8, cards=cards)
+        code, out = told("--backend nvshmem --devices 8")
+        assert (code, "InfiniBand" in out) == (0, False)
+        code, out = told("--backend nvshmem --devices 16")
+        assert (code, "InfiniBand" in out) == (not cards, True)
+    assert [told(f"--devices 16 --model {name}")[0] for name in ("qwen3-8b", "qwen3-32b")] == [0, 1]
     torn = Finding("link", connections.REACH, "2 of 2 ways lack it", False, "use NCCL")
     with_gpus(monkeypatch, 2, links=[torn])
-    assert main(["doctor", "--backend", "cuda_ipc"]) == 1
-    assert torn.found in line_of(capsys.readouterr().out, "cuda_ipc")
-    assert main(["doctor", "--backend", "nvshmem"]) == 0
-    assert main(["doctor", "--backend", "torch", "--device", "cuda"]) == 0
-
-
-@pytest.mark.parametrize("cards", [True, False])
-def test_more_devices_than_gpus_mean_several_machines(monkeypatch, capsys, cards):
-    with_gpus(monkeypatch, 8, cards=cards)
-    assert main(["doctor", "--backend", "nvshmem", "--devices", "8"]) == 0
-    assert "InfiniBand" not in capsys.readouterr().out
-    assert main(["doctor", "--backend", "nvshmem", "--devices", "16"]) == (not cards)
-    assert "InfiniBand" in capsys.readouterr().out
+    code, out = told("--backend cuda_ipc")
+    assert code == 1
+    assert torn.found in line_of(out, "cuda_ipc")
+    assert told("--backend nvshmem")[0] == told("--backend torch --device cuda")[0] == 0
 
 
 def test_a_machine_s_name_may_mean_an_address_of_either_kind(monkeypatch):

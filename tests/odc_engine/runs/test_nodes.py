@@ -41,9 +41,6 @@ HYBRID = {"sharding": "hybrid", "devices_per_node": 2}
 HIERARCHICAL = {"far": "hierarchical", "devices_per_node": 2}
 EVENLY = {"sync": "collective", "accumulate": "slots"}
 RECIPES = {"hybrid": HYBRID, "hierarchical": HIERARCHICAL}
-slow = pytest.mark.slow
-
-
 SIZES = st.sampled_from([(4, 2), (4, 1), (3, 1), (2, 1), (4, 4), (6, 2)])
 
 
@@ -130,7 +127,7 @@ def test_gradients_are_those_of_one_process(pools, case):
     assert max(work.error(found, expected) for found in pools(4).run(work.gradients, case)) <= BOUND
 
 
-@pytest.mark.parametrize("sync", ["on-demand", pytest.param("collective", marks=slow)])
+@pytest.mark.parametrize("sync", ["on-demand", pytest.param("collective", marks=pytest.mark.slow)])
 def test_training_equals_training_under_full_sharding(pools, sync):
     case = EVEN.but(sync=sync, model=nets.Choosy)
     hybrid, full = (pools(4).run(work.trained, c, 4)[0] for c in (case, case.but(per_node=None)))
@@ -138,7 +135,7 @@ def test_training_equals_training_under_full_sharding(pools, sync):
     assert work.error(hybrid, dict(case.fresh().named_parameters())) > 0.02
 
 
-@pytest.mark.parametrize("case", [BY_UNIT.but(accumulate="slots"), pytest.param(OVER_NETWORK, marks=slow)])
+@pytest.mark.parametrize("case", [BY_UNIT.but(accumulate="slots"), pytest.param(OVER_NETWORK, marks=pytest.mark.slow)])
 def test_unit_by_unit_training_has_the_bits_of_hybrid_sharding(pools, case):
     """The same sums in the same order: only when weights come is another matter."""
     one, other = (pools(4).run(work.trained, c, 3)[0] for c in (case, case.but(far="each")))
@@ -213,8 +210,9 @@ def test_each_remote_shard_crosses_the_network_once_per_node_however_often_it_is
         assert asked == waited == 2 * len(UNITS) * 2
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("place", [pytest.param("forward", marks=slow), "after a meeting"])
+@pytest.mark.parametrize("place", ["forward", "after a meeting"])
 def test_a_killed_device_is_named_by_all_others(tmp_path, place, recipe):
     job = job_of(file_of(*[(2, 2, 2, 2)] * 4), sync="on-demand", timeout=30.0, **RECIPES[recipe])
     ended = faults.run(faults.training, tmp_path / "run", job, place, faults.KILL, devices=4)

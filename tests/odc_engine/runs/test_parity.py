@@ -45,23 +45,21 @@ def test_gradients_equal_one_process(pools, case):
     assert max(errors(pools, case)) <= BOUND
 
 
-@st.composite
-def drawn_cases(draw) -> Case:
-    counts = draw(st.lists(st.integers(0, 4), min_size=2, max_size=4).filter(any))
-    return Case(
-        tuple(counts),
-        model=draw(st.sampled_from([nets.Net, nets.Choosy, nets.Dropping, nets.Half, nets.Narrow])),
-        accumulate=draw(st.sampled_from(["locked", "slots"])),
-        reshard=draw(st.booleans()),
-        units=draw(st.sampled_from([("layers",), (), ("layers", "embedding")])),
-        prefetch=draw(st.integers(0, 2)),
-        trail=draw(st.integers(1, 3)),
-        hides=draw(st.sampled_from(["", SETTER])),
-    )
+DRAWN = st.builds(
+    Case,
+    st.lists(st.integers(0, 4), min_size=2, max_size=4).filter(any).map(tuple),
+    model=st.sampled_from([nets.Net, nets.Choosy, nets.Dropping, nets.Half, nets.Narrow]),
+    accumulate=st.sampled_from(["locked", "slots"]),
+    reshard=st.booleans(),
+    units=st.sampled_from([("layers",), (), ("layers", "embedding")]),
+    prefetch=st.integers(0, 2),
+    trail=st.integers(1, 3),
+    hides=st.sampled_from(["", SETTER]),
+)
 
 
 @settings(max_examples=15)
-@given(drawn_cases())
+@given(DRAWN)
 def test_gradients_of_drawn_cases(pools, case):
     assert max(errors(pools, case)) <= BOUND
 

@@ -8,7 +8,6 @@ from jobs import job_for
 from teams import file_of, minibatch, on_threads
 
 from odc_engine.devices.process import ProcessDevice
-from odc_engine.devices.run_device import idle_step
 from odc_engine.runs.run import _warm_up
 
 FILE = file_of(minibatch([2, 1]), minibatch([1, 2]))
@@ -66,21 +65,6 @@ def test_an_emulated_run_is_warmed_up_by_real_work(pools):
     for backend in ("shm", "threads"):
         found = weights(pools, backend, True, emulate=True)
         assert all(differing(found[0], each) == [] for each in found)
-
-
-def test_an_idle_step_leaves_rate_weights_and_a_state_of_zeros():
-    layer = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW([{"params": [layer.weight], "lr": 0.5}, {"params": [layer.bias]}], lr=0.1)
-    before = [p.detach().clone() for p in layer.parameters()]
-    layer(torch.ones(3)).sum().backward()
-    idle_step(optimizer)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1]
-    for parameter, old in zip(layer.parameters(), before, strict=True):
-        assert torch.equal(parameter, old)
-        assert parameter.grad is None
-        state = optimizer.state[parameter]
-        assert set(state) == {"step", "exp_avg", "exp_avg_sq"}
-        assert not any(value.any() for value in state.values())
 
 
 def warmed(device) -> float:
