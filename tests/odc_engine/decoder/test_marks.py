@@ -70,13 +70,13 @@ def test_order_in_a_microbatch_and_in_a_forward_only_pass(recompute, emulated):
     assert diary.calls == heard(WHOLE) * 2 + heard(FORWARD) * 2
 
 
-@pytest.mark.parametrize("frozen", ["embedding", "head.weight", "layers.0", "layers"])
-def test_order_with_frozen_parameters(frozen):
-    model, diary = nano()
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not name.startswith(frozen))
-    model(batch()).backward()
-    assert diary.calls == heard(WHOLE)
+def test_order_with_frozen_parameters():
+    for frozen in ("embedding", "head.weight", "layers.0", "layers"):
+        model, diary = nano()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not name.startswith(frozen))
+        model(batch()).backward()
+        assert diary.calls == heard(WHOLE), frozen
 
 
 def test_gradients_are_complete_when_a_phase_ends():

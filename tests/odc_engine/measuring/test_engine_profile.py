@@ -14,10 +14,12 @@ from odc_engine import backends
 from odc_engine.backends import gpus
 from odc_engine.job import check_job
 from odc_engine.measuring import beside_catalog, profile
+from odc_engine.measuring.beside_catalog import known, line
 from odc_engine.measuring.profile import legs, measured, partial
 from odc_engine.measuring.survey import KEPT, Survey
 from odcsim import catalog, timeline
 from odcsim import profile as profiles
+from odcsim.catalog.fits import estimate
 from odcsim.errors import InputError
 from odcsim.fitting import measurements
 from odcsim.recipe import Recipe
@@ -72,9 +74,9 @@ def drifting(rng, size):
 
     def run(file, job, output, *, quiet):
         run_on_machine(file, job, output, quiet=quiet)
-        line, late = timeline.read(output), 1.0 if job.emulate else float(np.exp(size * rng.standard_normal()))
-        blocks = tuple(replace(block, asked=block.asked * late, had=block.had * late) for block in line.blocks)
-        timeline.write(replace(line, blocks=blocks), output)
+        one, late = timeline.read(output), 1.0 if job.emulate else float(np.exp(size * rng.standard_normal()))
+        blocks = tuple(replace(block, asked=block.asked * late, had=block.had * late) for block in one.blocks)
+        timeline.write(replace(one, blocks=blocks), output)
         return 0
 
     return run
@@ -213,3 +215,39 @@ def test_so_is_what_other_software_measured_and_what_cannot_be_read(machine, mon
     machine.clear()
     measured(SURVEY, output)
     assert machine == [*names[:3], *names[4:]]
+
+
+QWEN = catalog.model("qwen3-0.6b")
+GUESS = estimate(QWEN, catalog.gpu("h200"), 1)
+MEASURED = replace(GUESS, hardware="8 x NVIDIA H200", dtype="bfloat16", longest=4096)
+
+
+def test_a_profile_says_how_much_slower_it_is_or_that_nothing_can_be_said():
+    """The factor, whether the catalogue's own interval holds it, and another dtype."""
+    for factor in (0.5, 1.0, 1.3):
+        found = line(profiles.stretched(MEASURED, factor), QWEN, "cuda")
+        assert f"{factor:.2f} times" in found
+        assert ("inside" in found) == (GUESS.low <= factor <= GUESS.high)
+        assert "float32" not in found
+    assert "float32" in line(replace(MEASURED, dtype="float32"), QWEN, "cuda")
+    for hardware in ("2 cores", "2 x NVIDIA GeForce RTX 4090", "32 SMs each of NVIDIA H200"):
+        device = "cpu" if "cores" in hardware else "cuda"
+        assert "nothing, since" in line(replace(MEASURED, hardware=hardware), QWEN, device)
+
+
+KNOWN = {
+    "8 x NVIDIA H100 80GB HBM3": "h100",
+    "8 x NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "8 x NVIDIA A100-SXM4-80GB": "a100",
+    "8 x NVIDIA A100 80GB PCIe": "",
+    "2 x NVIDIA H100 PCIe": "",
+    "8 x NVIDIA H200 NVL": "",
+    "4 x NVIDIA GB200": "gb200",
+    "4 x NVIDIA B200": "b200",
+    "8 x AMD Instinct MI300X OAM": "mi300x",
+    "1 x NVIDIA L40": "",
+}
+
+
+def test_a_gpu_is_known_by_what_its_driver_calls_it():
+    assert {hardware: known(hardware) for hardware in KNOWN} == KNOWN
