@@ -24,13 +24,17 @@ def on_demand_trainer():
     return OnDemandTrainer
 
 
+def config(kind, folder, data=balanced_data, **asked):
+    return config_of(kind, folder, data(25, 4), **{"chunked": False, "steps": 1, "minibatch": 4} | asked)
+
+
 def compared(rank, folder, chunked, steps):
     on_processors(rank)
     from torchtitan.trainer import Trainer
 
-    asked = {"chunked": chunked, "steps": steps, "minibatch": 4}
-    stock = trained(config_of(Trainer, folder / "stock", stock_data(25, 4), **asked))
-    return stock, trained(config_of(on_demand_trainer(), folder / "own", balanced_data(25, 4), **asked))
+    asked = {"chunked": chunked, "steps": steps}
+    stock = trained(config(Trainer, folder / "stock", stock_data, **asked))
+    return stock, trained(config(on_demand_trainer(), folder / "own", **asked))
 
 
 @pytest.mark.parametrize(("chunked", "steps"), [(False, 20), (True, 5)])
@@ -45,10 +49,9 @@ def test_weights_losses_and_norms_are_those_of_stock_training(pools, tmp_path, c
 
 def resumed(rank, folder):
     on_processors(rank)
-    asked = {"chunked": False, "minibatch": 4, "saved": 3}
-    whole = trained(config_of(on_demand_trainer(), folder / "whole", balanced_data(25, 4), steps=6, **asked))
-    trained(config_of(on_demand_trainer(), folder / "parts", balanced_data(25, 4), steps=3, **asked))
-    return whole, trained(config_of(on_demand_trainer(), folder / "parts", balanced_data(25, 4), steps=6, **asked))
+    parts = [("whole", 6), ("parts", 3), ("parts", 6)]
+    whole, _, rest = (trained(config(on_demand_trainer(), folder / name, steps=n, saved=3)) for name, n in parts)
+    return whole, rest
 
 
 def test_a_checkpoint_is_where_training_goes_on(pools, tmp_path):
@@ -74,7 +77,7 @@ def poisoned(rank, folder, checks):
                 next(self.model_parts[0].parameters()).fill_(float("nan"))
             super().train_step(data_iterator)
 
-    return ended(config_of(Poisoned, folder, balanced_data(25, 4), chunked=False, steps=1, minibatch=4).build())
+    return ended(config(Poisoned, folder).build())
 
 
 def ended(trainer):
@@ -113,7 +116,7 @@ def without_mixin(rank, folder):
             self.gradient_accumulation_steps = 1 - rank
             super().train_step(data_iterator)
 
-    return ended(config_of(Plain, folder, stock_data(25, 4), chunked=False, steps=1, minibatch=4).build())
+    return ended(config(Plain, folder, stock_data).build())
 
 
 def test_a_device_without_microbatches_is_refused_without_the_mixin(pools, tmp_path):
