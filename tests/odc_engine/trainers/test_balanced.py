@@ -9,7 +9,7 @@ from losses.followed import balanced
 from losses.judged import judged, without_figures
 from losses_page import row
 from scripts import ROOT
-from tiny_mixed import mixed, training
+from tiny_mixed import EVALUATED, mixed, training
 from tiny_trainers import DDP, IGNORED, Texts, Trained, alone, both, in_order, outcome
 from transformers import Trainer
 
@@ -33,49 +33,51 @@ def test_losses_are_right_or_refused_as_on_demand(pools, tmp_path, sentence):
         assert without_figures(own) in map(without_figures, PAGE.splitlines())
 
 
-Balanced = mixed("balanced", in_order(Trainer))
+def watched(rank, folder, name, asked):
+    class Watched(mixed(name, in_order(Trainer))):
+        """Notes of each forward pass with gradients whether gradients meet in it, and how many there are."""
 
+        # Of the class: the trainer forgets its own notes of what counts for nothing.
+        steps: ClassVar[list[tuple[list[bool], int, int]]] = []
+        meets: ClassVar[list[bool]] = []
+        noted = 0
 
-class Watched(Balanced):
-    """Notes of each forward pass with gradients whether gradients meet in it, and how many there are."""
+        def compute_loss(self, model, inputs, **more):
+            if torch.is_grad_enabled():
+                self.meets.append(bool(getattr(model, "require_backward_grad_sync", True)))
+                self.noted += 1
+            return super().compute_loss(model, inputs, **more)
 
-    meets: ClassVar[list[bool]] = []  # not a note of the trainer, which forgets what counts for nothing
-    noted = 0
+        def training_step(self, model, inputs, items=None):
+            self.noted = 0
+            self.meets.clear()
+            loss = super().training_step(model, inputs, items)
+            own = sum(part.samples > 0 for _, part in inputs["microbatches"])
+            self.steps.append(([*self.meets], own, self.noted))
+            return loss
 
-    def compute_loss(self, model, inputs, **more):
-        if torch.is_grad_enabled():
-            self.meets.append(bool(model.require_backward_grad_sync))
-            self.noted += 1
-        return super().compute_loss(model, inputs, **more)
-
-    def training_step(self, model, inputs, items=None):
-        self.noted = 0
-        self.meets.clear()
-        loss = super().training_step(model, inputs, items)
-        own = sum(part.samples > 0 for _, part in inputs["microbatches"])
-        self.steps.append(([*self.meets], own, self.noted))
-        return loss
-
-
-def watched(rank, folder, asked):
-    trainer = training(Watched, rank, folder, 17, **DDP | asked)
-    trainer.steps = []
+    trainer = training(Watched, rank, folder, 17, **asked)
     trainer.train()
     return outcome(trainer), trainer.steps
 
 
-def test_devices_run_as_many_microbatches_and_meet_in_the_last(pools, tmp_path):
-    """The last minibatch of both epochs is a single sample: one device runs what counts for nothing."""
+@pytest.mark.parametrize("name", ["on demand", "balanced"])
+def test_devices_run_unlike_numbers_of_microbatches_or_as_many_and_meet_in_the_last(pools, tmp_path, name):
+    """The last minibatch of both epochs is a single sample, right behind an evaluation: one device runs none, or what
+    counts for nothing."""
     changed = {"max_steps": -1, "num_train_epochs": 2, "optim": "sgd", "learning_rate": 0.5, "max_grad_norm": 0}
-    changed |= {"lr_scheduler_type": "constant"}
+    changed |= {"lr_scheduler_type": "constant"} | EVALUATED | (DDP if name == "balanced" else {})
     changed |= {"accelerator_config": {"even_batches": False}}  # else accelerate repeats samples at the end
     weights, losses = alone(17, 6)
-    (one, ones), (other, others) = both(pools, watched, tmp_path, changed)
-    for (mine, own, noted), (its, theirs, told_of) in zip(ones, others, strict=True):
-        assert mine == its == [False] * (len(mine) - 1) + [True]
-        assert max(own, theirs) == len(mine)
-        assert (noted, told_of) == (own, theirs)
+    (one, ones), (other, others) = both(pools, watched, tmp_path, name, changed)
     assert [own + theirs for (_, own, _), (_, theirs, _) in zip(ones, others, strict=True)][2::3] == [1, 1]
+    if name == "on demand":
+        assert any(own != theirs for (_, own, _), (_, theirs, _) in zip(ones[:2], others[:2], strict=True))
+    else:
+        for (mine, own, noted), (its, theirs, told_of) in zip(ones, others, strict=True):
+            assert mine == its == [False] * (len(mine) - 1) + [True]
+            assert max(own, theirs) == len(mine)
+            assert (noted, told_of) == (own, theirs)
     for trained in (one, other):
         assert trained.furthest(Trained(weights, [])) < 1e-6
         assert trained.column("loss") == pytest.approx(losses, rel=1e-5)
@@ -89,7 +91,7 @@ class Spoken(Texts):
         return sample if len(self.texts[i]) > 40 else sample | {"labels": [IGNORED] * len(self.texts[i])}
 
 
-class Means(Balanced):
+class Means(mixed("balanced", in_order(Trainer))):
     """Of the tokens of a microbatch that have a label."""
 
     mean_over = "next_labels"

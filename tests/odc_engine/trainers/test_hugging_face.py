@@ -6,7 +6,7 @@ import pytest
 import torch
 import work
 from tiny_mixed import mixed, training
-from tiny_trainers import Texts, Trained, alone, both, collate, in_order, outcome
+from tiny_trainers import Texts, both, collate, in_order, outcome
 from transformers import Trainer, TrainerCallback
 
 from odc_engine.trainers.refusals import check_model
@@ -17,35 +17,6 @@ pytestmark = pytest.mark.slow
 
 STOCK = in_order(Trainer)
 OnDemand = mixed("on demand", STOCK)
-
-
-def counted(rank, folder, asked):
-    """How many microbatches each minibatch had here, too."""
-
-    class Counts(OnDemand):
-        def training_step(self, model, inputs, *items):
-            counts.append(sum(part.samples > 0 for _, part in inputs["microbatches"]))
-            return super().training_step(model, inputs, *items)
-
-    counts = []
-    trainer = training(Counts, rank, folder, 17, **asked)
-    trainer.train()
-    return outcome(trainer), counts
-
-
-def test_devices_run_unlike_numbers_of_microbatches_and_one_none(pools, tmp_path):
-    """The last minibatch of both epochs is a single sample, right behind an evaluation."""
-    changed = {"max_steps": -1, "num_train_epochs": 2, "optim": "sgd", "learning_rate": 0.5, "max_grad_norm": 0}
-    changed |= {"lr_scheduler_type": "constant", "eval_strategy": "steps", "eval_steps": 2}
-    changed |= {"accelerator_config": {"even_batches": False}}  # else accelerate repeats samples at the end
-    weights, losses = alone(17, 6)
-    found = both(pools, counted, tmp_path, changed)
-    (one, ones), (other, others) = found
-    assert [ones[i] + others[i] for i in (2, 5)] == [1, 1]
-    assert any(mine != its for mine, its in zip(ones[:2], others[:2], strict=True))
-    for trained in (one, other):
-        assert trained.furthest(Trained(weights, [])) < 1e-6
-        assert trained.column("loss") == pytest.approx(losses, rel=1e-5)
 
 
 def interrupted(rank, folder):
