@@ -6,12 +6,32 @@ import jobs
 import numpy as np
 import pytest
 from jobs import file_of, job_for, written
-from scripts import ROOT
 
 from odc_engine.runs import run
 from odcsim import timeline
 
 COUNTS = (2, 1, 3)
+# Device 1 is killed in its second minibatch, unless torchrun has restarted it.
+RESTARTED = """
+import os
+import signal
+import sys
+
+from odc_engine.cli import main
+from odc_engine.devices.process import ProcessDevice
+
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+    really = ProcessDevice.minibatch
+
+    def minibatch(self: ProcessDevice, number: int):
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return really(self, number)
+
+    ProcessDevice.minibatch = minibatch
+
+sys.exit(main(sys.argv[1:]))
+"""
 pytestmark = pytest.mark.slow
 
 
@@ -46,7 +66,7 @@ def test_another_number_of_processes_is_refused(tmp_path):
 
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_torchrun_restarts_a_run_one_of_whose_devices_was_killed(tmp_path, restarts):
-    script = ROOT / "tests/odc_engine/runs/restarted.py"
+    (script := tmp_path / "restarted.py").write_text(RESTARTED, encoding="utf-8")
     code, told = torchrun(tmp_path, str(script), options=("--max-restarts", str(restarts), "--monitor-interval", "0.2"))
     assert (code == 0) == (tmp_path / "timeline.npz").exists() == bool(restarts), told
     assert told.count("minibatch 0 done") == 1 + restarts
