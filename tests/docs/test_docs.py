@@ -20,8 +20,6 @@ from odcsim.results.metrics import PARTS
 from odcsim.results.summary import Row
 
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
-
 refresh = scripts.load("docs/studies/refresh.py")
 
 
@@ -37,9 +35,9 @@ def shown(page: Path) -> str:
 SLOW = {  # whose commands take longer than those of all others
     "log.md", "users.md", "tutorial.md", "sweeps.md", "lengths.md", "rent.md", "launch.md", "network.md", "look.md",
 }  # fmt: skip
-
-
-RUN = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
+RUN = [
+    page for page in [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"] if "```console\n$ " in page.read_text("utf-8")
+]
 
 
 @pytest.mark.by_default(14)
@@ -53,8 +51,7 @@ def test_commands_print_what_the_page_shows(page):
 
 
 def test_the_pages_that_promise_commands_have_them():
-    have = {shown(page) for page in PAGES if "```console\n$ " in page.read_text("utf-8")}
-    assert {"tutorial.md", "howto/rent.md", "howto/lengths.md", "log.md"} <= have
+    assert {"tutorial.md", "howto/rent.md", "howto/lengths.md", "log.md"} <= {shown(page) for page in RUN}
 
 
 @pytest.mark.slow
@@ -82,16 +79,15 @@ $ not run
 """
 
 
-def test_a_page_is_a_session_of_files_and_commands():
+def test_a_page_is_a_session_and_refreshing_replaces_what_no_longer_holds_and_nothing_else():
     parts = list(refresh.parse(PAGE))
     assert parts[0] == refresh.File("a.toml", "x = 1\n")
     assert [p.command for p in parts[1:]] == ["cat \\\n    a.toml\n", "echo one; echo two 2.5 MB; echo\n"]
     assert refresh.refreshed(PAGE) == PAGE
-
-
-def test_refreshing_replaces_what_no_longer_holds_and_nothing_else():
     stale = PAGE.replace("x = 1\n$", "x = 2\n$").replace("two ...", "three ...")
     assert refresh.refreshed(stale) == PAGE.replace("...", "2.5")
+    with pytest.raises(SystemExit, match="exit status 3"):
+        list(refresh.session("```console\n$ false || exit 3\n```\n"))
 
 
 DOTS = (
@@ -111,31 +107,6 @@ def test_dots_stand_for_text_in_a_line_or_for_lines():
     assert [refresh.matches(shown, printed) for shown, printed, _ in DOTS] == [same for *_, same in DOTS]
 
 
-def test_a_failing_command_is_an_error():
-    with pytest.raises(SystemExit, match="exit status 3"):
-        list(refresh.session("```console\n$ false || exit 3\n```\n"))
-
-
-def test_what_is_not_modeled_has_a_page():
-    assert text("docs/model/not-modeled.md").count("\n- **") > 10
-
-
-def test_the_contract_lists_every_key_of_a_row():
-    listed = set(re.findall(r"`(\w+)`", text("docs/contract.md").partition("## JSON")[2]))
-    keys = ({field.name for field in fields(Row)} - {"recipe"}) | {"sync", "sharding"}
-    assert (
-        keys
-        | set(PARTS)
-        | {
-            "schema",
-            "inputs",
-            "fidelity",
-            "rows",
-        }
-        <= listed
-    )
-
-
 def keys_of(content) -> set[str]:
     """Of objects in objects, but for what others list: inputs, rows as comparisons have them, and ranks by number."""
     if isinstance(content, list):
@@ -146,14 +117,14 @@ def keys_of(content) -> set[str]:
     return set(content) | keys_of(inside)
 
 
-def test_the_contract_lists_every_key_of_a_diagnosis():
-    told = text("docs/contract.md").partition("`odcsim diagnose --json`")[2].partition("| key of a row")[0]
-    assert keys_of(diagnosis().as_json()) - set(re.findall(r"`(\w+)`", told)) == set()
-
-
-def test_the_contract_lists_every_command():
+def test_the_contract_lists_every_command_and_every_key_of_a_row_and_of_a_diagnosis():
     contract = text("docs/contract.md")
     assert [name for name in COMMANDS if f"`odcsim {name.replace('_', '-')}" not in contract] == []
+    keys = {field.name for field in fields(Row)} - {"recipe"}
+    keys |= {"sync", "sharding", "schema", "inputs", "fidelity", "rows"}
+    assert keys | set(PARTS) <= set(re.findall(r"`(\w+)`", contract.partition("## JSON")[2]))
+    told = contract.partition("`odcsim diagnose --json`")[2].partition("| key of a row")[0]
+    assert keys_of(diagnosis().as_json()) <= set(re.findall(r"`(\w+)`", told))
 
 
 def test_the_how_to_lists_every_key_of_a_cluster_and_a_profile():
@@ -163,24 +134,17 @@ def test_the_how_to_lists_every_key_of_a_cluster_and_a_profile():
     assert {f.name for f in fields(Profile)} <= {name.strip("`") for row in rows for name in row.split(", ")}
 
 
-def test_the_glossary_is_sorted_and_says_each_word_once():
-    words = re.findall(r"^\| ([\w ]+) \| ", text("docs/glossary.md"), re.MULTILINE)[1:]
+def test_the_glossary_is_sorted_says_each_word_once_and_knows_every_balancer_and_sync():
+    glossary = text("docs/glossary.md")
+    words = re.findall(r"^\| ([\w ]+) \| ", glossary, re.MULTILINE)[1:]
     assert len(words) > 30
     assert words == sorted(set(words))
-
-
-def test_the_glossary_knows_every_balancer_and_sync():
-    glossary = text("docs/glossary.md")
     balancers = [balancer.name for balancer in BALANCERS]
     assert [name for name in (*balancers, *program.SYNCS, *PARTS) if f"`{name}`" not in glossary] == []
 
 
-def test_the_changelog_has_this_version():
+def test_the_changelog_has_this_version_and_every_entry_of_the_log_its_command():
     assert re.search(rf"^## \[{re.escape(odcsim.__version__)}\]", text("CHANGELOG.md"), re.MULTILINE)
-
-
-def test_every_entry_of_the_log_has_its_command():
-    """Or says that it has gone."""
     entries = re.split(r"^### ", text("docs/log.md"), flags=re.MULTILINE)[1:]
     assert len(entries) >= 5
     assert [entry.splitlines()[0] for entry in entries if not re.search(r"```console\n\$ |gone since", entry)] == []

@@ -22,18 +22,13 @@ from odc_engine.runs import packings
 from odcsim.balance import LearnedCosts
 
 TEXT = (ROOT / "docs/own-loop.md").read_text(encoding="utf-8")
-PAGES = {
-    "loop.py": "own-loop.md",
-    "balanced_titan.py": "torchtitan.md",
-    "verl_plan.py": "verl.md",
-    "exchange.py": "plans.md",
-}
+PAGES = {"loop.py": "own-loop.md", "balanced_titan.py": "torchtitan.md"}
+PAGES |= {"verl_plan.py": "verl.md", "exchange.py": "plans.md"}
 SHOWN = re.search(r"^torchrun [^\n]* --on-demand\n```\n.*?```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[1]
 IGNORED = -100
 LENGTHS = np.random.default_rng(3).integers(2, 40, 24).tolist()
-SAMPLES = [
-    torch.randint(1, 11, (n,), generator=torch.Generator().manual_seed(n + 50 * i)) for i, n in enumerate(LENGTHS)
-]
+SEEDED = [torch.Generator().manual_seed(n + 50 * i) for i, n in enumerate(LENGTHS)]
+SAMPLES = [torch.randint(1, 11, (n,), generator=of) for n, of in zip(LENGTHS, SEEDED, strict=True)]
 
 
 def program(name):
@@ -45,9 +40,6 @@ def run(name, **names):
     found = {"__name__": name, "torch": torch, "DataLoader": DataLoader, "BalancedBatches": BalancedBatches} | names
     exec(compile(program(name), name, "exec"), found)
     return found
-
-
-# The loop
 
 
 def looped(rank, on_demand):  # noqa: ARG001
@@ -85,9 +77,6 @@ def test_so_it_does_under_torchrun(tmp_path, options):
     assert [float(x) for x in done.stdout.split()] == pytest.approx([float(x) for x in SHOWN.split()], abs=2e-4)
 
 
-# Trainers
-
-
 def fresh():
     torch.manual_seed(4)
     return nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 11)).double()
@@ -110,17 +99,17 @@ def whole(ids):
     return gradients(model)
 
 
-def minibatches_of(samplers):
-    return list(zip(*(sampler.minibatches() for sampler in samplers), strict=True))
+def samplers(epoch=0):
+    """Of 23 samples the last minibatch has one, and one of its devices none."""
+    asked = {"devices": 2, "minibatch": 11, "max_tokens": 60, "averaged": False}
+    found = [BalancedBatches(LENGTHS[:23], rank=rank, **asked) for rank in range(2)]
+    for sampler in found:
+        sampler.set_epoch(epoch)
+    return found
 
 
-def ids_of(shares):
-    return [i for share in shares for part in share.microbatches for i in part]
-
-
-def samplers(lengths=LENGTHS, **changed):
-    asked = {"devices": 2, "minibatch": 5, "max_tokens": 60, "averaged": False} | changed
-    return [BalancedBatches(lengths, rank=rank, **asked) for rank in range(2)]
+def counted(*shares):
+    return sum(LENGTHS[i] - 1 for share in shares for part in share.microbatches for i in part)
 
 
 class Titan:
@@ -145,33 +134,22 @@ def titanic(samples):
 
 
 def test_torchtitan_trains_minibatch_after_minibatch():
-    """Of 23 samples the last minibatch has one, and one of its devices none."""
-    made = {"lengths": LENGTHS[:23], "minibatch": 11}
-    expected = minibatches_of(samplers(**made))
-    expected += minibatches_of([at_epoch(sampler, 1) for sampler in samplers(**made)])
+    both = samplers(), samplers(epoch=1)
+    expected = [shares for made in both for shares in zip(*(each.minibatches() for each in made), strict=True)]
     devices = []
-    for batches in samplers(**made):
+    for batches in samplers():
         loader = DataLoader(SAMPLES, batch_sampler=batches, collate_fn=titanic)
-        trainer = run("balanced_titan.py", Trainer=Titan)["BalancedTrainer"]({"steps": 77}, batches, loader)
-        devices.append(trainer)
+        devices.append(run("balanced_titan.py", Trainer=Titan)["BalancedTrainer"]({"steps": 77}, batches, loader))
     assert any(() in share.microbatches for shares in expected for share in shares)
     assert len({len(shares[0].microbatches) for shares in expected}) > 1
     for shares in expected:
-        total = sum(LENGTHS[i] - 1 for i in ids_of(shares))
+        total = counted(*shares)
         for share, trainer in zip(shares, devices, strict=True):
             trainer.total = lambda own, share=share, total=total: total if own == counted(share) else 1 / 0
             trainer.model.zero_grad()
             trainer.train_step(None)
-        torch.testing.assert_close(sum(gradients(t.model) for t in devices), whole(ids_of(shares)))
-
-
-def at_epoch(sampler, epoch):
-    sampler.set_epoch(epoch)
-    return sampler
-
-
-def counted(share):
-    return sum(LENGTHS[i] - 1 for part in share.microbatches for i in part)
+        ids = [i for share in shares for part in share.microbatches for i in part]
+        torch.testing.assert_close(sum(gradients(t.model) for t in devices), whole(ids))
 
 
 @pytest.mark.parametrize("minibatch", [3, 6, 12])
