@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import gpu_kit
 import own_process
 import pytest
+from sources import Source
 
 from odcsim.errors import InputError
 
@@ -44,11 +46,11 @@ def kit(tmp_path, monkeypatch):
     return tmp_path / "kit", asked
 
 
-def path_of(kit):
+def path_of(kit, *options, there=""):
     """PYTHONPATH as the kit has it, for this Python without its site."""
-    command = [sys.executable, "-S", "-E", str(kit / "path.py")]
-    done = subprocess.run(command, env={"PYTHONPATH": ""}, capture_output=True, text=True, check=True)
-    return [str(Path(place).relative_to(kit)) for place in done.stdout.strip().split(os.pathsep)]
+    command = [sys.executable, "-S", *options, str(kit / "path.py")]
+    done = subprocess.run(command, env={"PYTHONPATH": there}, capture_output=True, text=True, check=True)
+    return [place.removeprefix(f"{kit}/") for place in done.stdout.strip().split(os.pathsep)]
 
 
 def test_every_package_is_there_for_every_python_without_its_sources(kit):
@@ -63,62 +65,44 @@ def test_every_package_is_there_for_every_python_without_its_sources(kit):
     assert pythons == {"3.11", "3.12"}
 
 
-def test_packages_are_those_of_this_environment():
-    from importlib.metadata import version
-
+def test_packages_are_those_of_this_environment_where_it_has_them():
     assert gpu_kit.pinned("simpy") == f"simpy=={version('simpy')}"
     assert gpu_kit.pinned("no-such-package") == "no-such-package"
 
 
-def test_a_python_that_lacks_all_is_given_all_of_its_own_version(kit):
+def test_a_python_that_lacks_all_is_given_all_of_its_own_version_and_what_is_there_counts(kit, tmp_path):
     tag = f"py{sys.version_info.major}{sys.version_info.minor}"
     compiled = [f"{tag}/{name}" for name in gpu_kit.COMPILED] if tag in ("py311", "py312") else []
     pure = [f"any/{name}" for name in gpu_kit.PURE]
-    assert path_of(kit[0]) == ["lib", "docs/studies", *pure, *compiled]
-
-
-def test_what_is_there_counts(kit, tmp_path):
+    assert path_of(kit[0], "-E") == ["lib", "docs/studies", *pure, *compiled]
     (tmp_path / "there/simpy").mkdir(parents=True)
     (tmp_path / "there/simpy/__init__.py").write_text("")
-    command = [sys.executable, "-S", str(kit[0] / "path.py")]
-    env = {"PYTHONPATH": str(tmp_path / "there")}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    places = done.stdout.strip().split(os.pathsep)
-    assert str(kit[0] / "any/simpy") not in places
+    places = path_of(kit[0], there=str(tmp_path / "there"))
+    assert "any/simpy" not in places
     assert places[-1] == str(tmp_path / "there")  # what was told stays told
 
 
-def test_a_kit_that_is_too_large_is_refused(tmp_path, monkeypatch, capsys):
-    def build(kit):
-        kit.mkdir()
-        (kit / "much").write_bytes(b"x" * 2048)
-
-    monkeypatch.setattr(gpu_kit, "build", build)
-    monkeypatch.setattr(gpu_kit, "LARGEST", 1024)
-    assert gpu_kit.main(["-o", str(tmp_path / "kit")]) == 1
+def test_a_kit_that_is_too_large_or_a_registry_that_does_not_answer_is_told(tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patched:
+        patched.setattr(gpu_kit, "build", lambda kit: (kit.mkdir(), (kit / "much").write_bytes(b"x" * 2048)))
+        patched.setattr(gpu_kit, "LARGEST", 1024)
+        assert gpu_kit.main(["-o", str(tmp_path / "kit")]) == 1
     assert "more than" in capsys.readouterr().err
-
-
-def test_a_registry_that_does_not_answer_is_told_in_a_line(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(gpu_kit.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1))
-    with pytest.raises(InputError, match="pip download simpy failed"):
+    with pytest.raises(InputError):
         gpu_kit.pip("download", "simpy")
-    assert gpu_kit.main(["-o", str(tmp_path / "kit")]) == 2
+    assert gpu_kit.main(["-o", str(tmp_path / "other")]) == 2
     assert capsys.readouterr().err.startswith("gpu-kit: pip wheel")
 
 
 def test_programs_of_the_kit_need_no_other(kit):
     """What they and the tests import of each other is there."""
-    import ast
-
     programs, helpers = (kit[0] / folder for folder in ("docs/studies", "tests/helpers"))
     there = {path.stem for folder in (programs, helpers) for path in folder.glob("*.py")}
     every = {path.stem for folder in (gpu_kit.ours.HERE, gpu_kit.ours.HELPERS) for path in folder.glob("*.py")}
     for path in kit[0].rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        assert imported & every <= there
+        names = {name.partition(".")[0] for _, name in Source(path.name, path.read_text()).imports}
+        assert names & every <= there, path
 
 
 @pytest.mark.slow
@@ -126,19 +110,11 @@ def test_its_tests_are_found_by_its_own_settings(kit):
     """Without what the checkout's tests load."""
     folder = kit[0]
     shutil.rmtree(folder / "lib")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-c",
-        str(folder / "pytest.ini"),
-        "--collect-only",
-        "-q",
-        "-p",
-        "no:dash",
-    ]
+    options = ["-c", str(folder / "pytest.ini"), "--collect-only", "-q", "-p", "no:dash", str(folder / "tests/gpu")]
     env = os.environ | {"PYTHONPATH": str(gpu_kit.ours.ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run([*command, str(folder / "tests/gpu")], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
     assert "tests/gpu/test_gpu_kernels.py::test_rates" in done.stdout
 
