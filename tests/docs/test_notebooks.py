@@ -9,17 +9,16 @@ HERE = ROOT / "notebooks"
 NAMES = sorted(path.stem for path in HERE.glob("*.py"))
 
 
-def test_there_are_notebooks():
+def test_pairs_agree_hold_no_outputs_and_are_listed():
+    """Renew one with `jupytext --update --to ipynb notebooks/NAME.py`."""
     assert NAMES
     assert sorted(path.stem for path in HERE.glob("*.ipynb")) == NAMES
-
-
-def test_pairs_agree_and_hold_no_outputs():
-    """Renew one with `jupytext --update --to ipynb notebooks/NAME.py`."""
+    listed = (HERE / "README.md").read_text(encoding="utf-8")
     for name in NAMES:
         text, paired = jupytext.read(HERE / f"{name}.py"), nbformat.read(HERE / f"{name}.ipynb", as_version=4)
         assert [(c.cell_type, c.source) for c in text.cells] == [(c.cell_type, c.source) for c in paired.cells], name
         assert not any(c.get("outputs") or c.get("execution_count") for c in paired.cells), name
+        assert f"({name}.ipynb)" in listed
 
 
 @pytest.mark.slow
@@ -36,8 +35,3 @@ def test_it_runs_and_ends_with_an_answer(name):
     assert all("text/html" in data for data in figures)
     last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
     assert name == "explore" or any(output.output_type == "stream" for output in last.outputs)
-
-
-def test_the_list_of_notebooks_has_each():
-    text = (HERE / "README.md").read_text(encoding="utf-8")
-    assert [name for name in NAMES if f"({name}.ipynb)" not in text] == []
