@@ -6,20 +6,5 @@ import agreement
 
 
 def case(predicted: float, measured: tuple[float, ...], **changes) -> agreement.Case:
-    return replace(
-        agreement.Case(
-            "real",
-            "swe",
-            0,
-            "collective",
-            "native",
-            predicted,
-            measured,
-            measured,
-            0.5,
-            "push",
-            {"a term": 2 * predicted},
-            "a test",
-        ),
-        **changes,
-    )
+    usual = ("real", "swe", 0, "collective", "native", predicted, measured, measured)
+    return replace(agreement.Case(*usual, 0.5, "push", {"a term": 2 * predicted}, "a test"), **changes)

@@ -22,9 +22,8 @@ def truths():
 
 @pytest.mark.slow
 def test_mixtures_with_rare_long_samples_hold_whatever_the_figure(monkeypatch):
-    monkeypatch.setattr(
-        study, "LENGTHS", {name: study.LENGTHS[name] for name in ("2 % long", "8 % long, mixed with short")}
-    )
+    some = {name: study.LENGTHS[name] for name in ("2 % long", "8 % long, mixed with short")}
+    monkeypatch.setattr(study, "LENGTHS", some)
     for name, known in study.truths().items():
         found = shares(study.of_lengths(name, 640, 20, 20, known))
         assert set(found) == {"speedup", "speedup, 1.00", "run"}

@@ -35,6 +35,8 @@ def test_a_publisher_with_many_runs_counts_as_one():
     many = widths.learnt([run for run in by(2, DENSE) for _ in range(50)], np.repeat([0.3, 0.05], 50))
     assert few == many
     assert few["ampere"].publishers == 2
+    spreads = {"ampere": Spread(0.1, 5), "adapters": Spread(0.2, 1)}  # a run is as uncertain as its kinds together
+    assert widths.spread(spreads, ADAPTERS) == together(spreads, ["ampere", "adapters"]) > widths.spread(spreads, DENSE)
 
 
 @pytest.mark.parametrize("off", [0.01, 0.5])
@@ -52,8 +54,3 @@ def test_90_percent_of_runs_are_inside_whatever_the_tails(tails):
     runs, errors = by(2000, DENSE), 0.1 * rng.standard_t(tails, 2000)
     reach = INTERVAL * widths.spread(widths.learnt(runs, errors), DENSE)
     assert np.mean(np.abs(errors) < reach) == pytest.approx(0.9, abs=0.02)
-
-
-def test_a_run_is_as_uncertain_as_its_kinds_together():
-    spreads = {"ampere": Spread(0.1, 5), "adapters": Spread(0.2, 1)}
-    assert widths.spread(spreads, ADAPTERS) == together(spreads, ["ampere", "adapters"]) > widths.spread(spreads, DENSE)

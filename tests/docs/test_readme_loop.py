@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from scripts import ROOT
 
-README = ROOT / "README.md"
-
 
 @pytest.mark.slow
 def test_the_loop_runs_as_the_readme_writes_it(tmp_path):
-    section = README.read_text(encoding="utf-8").partition("## Calibrate\n")[2]
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Calibrate\n")[2]
     commands = re.search(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL).group(1)
     assert commands.splitlines()[-1].startswith("odcsim validate predicted.npz measured.npz")
     here = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -13,8 +13,8 @@ api, commands, follow, order, outside = (
 DOCS = scripts.ROOT / "docs"
 
 
-def test_every_page_has_its_place():
-    """Through the indexes, beginning at home."""
+def test_every_page_has_its_place_where_an_index_lists_it():
+    """Beginning at home."""
     found, ahead = set(), ["index.md"]
     while ahead:
         index = ahead.pop()
@@ -23,9 +23,6 @@ def test_every_page_has_its_place():
             ahead += [page for page in pages if page.endswith("index.md")]
             found |= set(pages)
     assert found == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-
-
-def test_sections_are_what_their_lists_name():
     text = "[no](no.md)\n\n- [a](a.md), and\n  [b](b/index.md)\n\n## Next\n\n1. [c](c.md#x) [c](c.md)\n- [o](../o.md)\n"
     assert order.sections(text, "in/index.md") == [("", ["in/a.md", "in/b/index.md"]), ("Next", ["in/c.md"])]
 
@@ -46,23 +43,17 @@ FITTED = (
 def test_links_fit_where_a_page_is_on_the_site():
     fitted = [outside.fitted(f"[a]({link})", path) for path, link, _ in FITTED]
     assert fitted == [f"[a]({fit})" for *_, fit in FITTED]
-
-
-def test_a_fence_keeps_its_words_and_shows_its_file():
-    text = "```toml a.toml\n[x](y.md)\n```\n"
+    text = "```toml a.toml\n[x](y.md)\n```\n"  # a fence keeps its words and shows its file
     assert outside.fitted(text, "README.md") == "```{code-block} toml\n:caption: a.toml\n\n[x](y.md)\n```\n"
 
 
-def test_the_reference_has_every_command_and_flag():
+def test_the_references_have_every_command_flag_and_public_module():
     page = commands.page("odcsim")
     headings = re.findall(r"^## odcsim (.*)$", page, re.MULTILINE)
     assert {name.replace("_", "-") for name in COMMANDS} | {"trace info", "catalog show"} <= set(headings)
     compare = page.partition("## odcsim compare\n")[2].partition("\n## ")[0]
     assert "| `--minibatch K` | " in compare
     assert "==SUPPRESS==" not in page
-
-
-def test_the_reference_of_python_has_every_public_module():
     assert {module for modules in api.MODULES.values() for module in modules} == set(PUBLIC)
 
 

@@ -39,23 +39,19 @@ def lacks(program: str) -> bool:
 
 def start(program: str, *arguments: str) -> int:
     """What it exits with when it is called in its folder's company."""
-    before, sys.argv = sys.argv, [HOME + program, *arguments]
-    try:
-        runpy.run_path(str(ROOT / HOME / program), run_name="__main__")
-    except SystemExit as left:
-        return int(left.code or 0)
-    finally:
-        sys.argv = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [HOME + program, *arguments])
+        try:
+            runpy.run_path(str(ROOT / HOME / program), run_name="__main__")
+        except SystemExit as left:
+            return int(left.code or 0)
     return 0
 
 
-def test_they_need_what_is_installed_and_what_lies_beside_them():
+def test_they_need_what_is_installed_and_what_lies_beside_them_and_say_what_they_are():
     """Of the tests' helpers only the one that a kit for a GPU has, too."""
     known = {name.removesuffix(".py") for name in STUDIES} | installed() | {"odcsim", "odc_engine", "own_process"}
     assert {name: more for name, packages in PACKAGES.items() if (more := packages - known)} == {}
-
-
-def test_they_can_be_imported():
     assert [name for name in STUDIES if not lacks(name) and not load(HOME + name).__doc__] == []
 
 
@@ -71,8 +67,7 @@ def test_they_start_and_say_what_they_take(capsys):
 def test_a_page_is_refreshed(tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text(PAGE)
-    assert start("refresh.py", str(page)) == 0
-    assert start("refresh.py", str(page)) == 0
+    assert [start("refresh.py", str(page)) for _ in range(2)] == [0, 0]
     assert capsys.readouterr().out == "page.md: rewritten\npage.md: holds\n"
     assert page.read_text() == PAGE.replace("\n1\n", "\n2\n")
 

@@ -62,10 +62,10 @@ def losses(printed):
     return [float(loss) for loss in printed.split("losses")[1].split()]
 
 
-@pytest.mark.parametrize(
-    ("page", "name", "count", "fall"),
-    [("hugging-face.md", "pretrain.py", 3, 1.0), ("torchtitan.md", "pretrain.py", 8, 0.1)],
-)
+PRETRAIN, TITAN = ("hugging-face.md", "pretrain.py"), ("torchtitan.md", "pretrain.py")
+
+
+@pytest.mark.parametrize(("page", "name", "count", "fall"), [(*PRETRAIN, 3, 1.0), (*TITAN, 8, 0.1)])
 def test_a_program_learns(pools, tmp_path, page, name, count, fall):
     (tmp_path / name).write_text(program(page, name), encoding="utf-8")
     first, other = pools(2).run(ran, tmp_path, page, name, timeout=LIMIT)
@@ -74,10 +74,7 @@ def test_a_program_learns(pools, tmp_path, page, name, count, fall):
     assert losses(first)[-1] < losses(first)[0] - fall
 
 
-PROGRAMS = [("hugging-face.md", "pretrain.py"), ("trl.md", "finetune.py"), ("torchtitan.md", "pretrain.py")]
-
-
-@pytest.mark.parametrize(("page", "name"), PROGRAMS)
+@pytest.mark.parametrize(("page", "name"), [PRETRAIN, ("trl.md", "finetune.py"), TITAN])
 def test_its_gradients_are_those_of_one_process_however_they_are_cut(pools, tmp_path, page, name):
     """What the page says to type: both ways of verify, in processes that live already."""
     (tmp_path / name).write_text(program(page, name), encoding="utf-8")
