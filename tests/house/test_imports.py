@@ -48,9 +48,8 @@ def inside(source: Source, known: dict[str, Source]) -> list[tuple[int, str]]:
 
 def imports_that_climb(files: Files) -> list[str]:
     """A module of odcsim imports from its own layer and from those below it."""
-    known = {
-        name: one for name, one in modules(files, "odcsim").items() if name.split(".")[-1] not in ("odcsim", "__main__")
-    }
+    every = modules(files, "odcsim").items()
+    known = {name: one for name, one in every if name.split(".")[-1] not in ("odcsim", "__main__")}
     return [
         source.at(line, f"{name} is of a higher layer")
         for module, source in known.items()
@@ -69,9 +68,8 @@ def places_without_one_layer(files: Files) -> list[str]:
 def rooms_without_a_row(files: Files) -> list[str]:
     """Folders and rows of the table of rooms are the same, and the page names each file at the top."""
     ours = programs(files, "odcsim", "odc_engine")
-    folders = {
-        one.name.removesuffix("/__init__.py"): one for one in ours if one.name.count("/") > 1 and "__init__" in one.name
-    }
+    inits = [one for one in ours if one.name.count("/") > 1 and one.name.endswith("/__init__.py")]
+    folders = {one.name.removesuffix("/__init__.py"): one for one in inits}
     top = [one for one in ours if re.fullmatch(r"\w+/(?!__)\w+\.py", one.name)]
     return [
         *(f"docs/design.md: no folder {room}" for room in ROOMS.keys() - folders),
@@ -84,9 +82,8 @@ def rooms_without_a_row(files: Files) -> list[str]:
 def rooms_that_say_nothing(files: Files) -> list[str]:
     """What happens in a room stands in the first line of its `__init__`."""
     rooms = [one for one in programs(files, "odcsim", "odc_engine") if one.name.endswith("/__init__.py")]
-    return [
-        one.at(1, one.text[:40]) for one in rooms if not re.match(r'"""[A-Z].+\.(""")?$', one.text.partition("\n")[0])
-    ]
+    said = re.compile(r'"""[A-Z].+\.(""")?$')
+    return [one.at(1, one.text[:40]) for one in rooms if not said.match(one.text.partition("\n")[0])]
 
 
 def leaning(files: Files) -> dict[str, dict[str, str]]:
@@ -136,11 +133,8 @@ def imports_of_the_contract(files: Files) -> list[str]:
         if contract(module):
             foreign = source.packages - {"odcsim", "rich" if module == "odcsim.support.progress" else "numpy"}
             found += [source.at(1, f"imports {package}") for package in sorted(foreign)]
-            found += [
-                source.at(line, f"imports {name}")
-                for line, name in inside(source, known)
-                if name != "odcsim" and not contract(name)
-            ]
+            others = [each for each in inside(source, known) if each[1] != "odcsim" and not contract(each[1])]
+            found += [source.at(line, f"imports {name}") for line, name in others]
     return found
 
 
@@ -196,9 +190,8 @@ def names_of_tests(files: Files) -> list[str]:
 def needs_of_tests(files: Files) -> list[str]:
     """A test file is left out where a trainer's package that it imports, also by helpers, is not installed."""
     tests = {one.name: one for one in programs(files, "tests")}
-    left_out = {
-        path for package in TRAINERS & {*NEEDS} for pattern in NEEDS[package] for path in (ROOT / "tests").glob(pattern)
-    }
+    patterns = [pattern for package in TRAINERS & {*NEEDS} for pattern in NEEDS[package]]
+    left_out = {path for pattern in patterns for path in (ROOT / "tests").glob(pattern)}
     return [
         one.at(1, f"imports {', '.join(sorted(needed))}, and is not in tests/helpers/needs.py")
         for name, one in tests.items()
@@ -223,44 +216,29 @@ def at_once(name: str, tests: dict[str, Source]) -> set[str]:
     return found
 
 
-COST, ENGINE = "odcsim/cost.py", "odc_engine/job.py"
+COST, ENGINE, ROOM = "odcsim/cost.py", "odc_engine/job.py", "odcsim/attic/__init__.py"
+LEANS = {"odcsim/catalog/a.py": "\nfrom odcsim.results import b", "odcsim/results/__init__.py": ""}
+ROUND = {COST: "def f():\n    from odcsim import model", "odcsim/model.py": "import odcsim.cost"}
+ROOMS_ROUND = {"odcsim/show/a.py": "import odcsim.plots.a", "odcsim/plots/a.py": "import odcsim.show.b"}
+ROOMS_ROUND |= {"odcsim/show/b.py": ""}
+DECIDES = {ENGINE: "from odcsim import decide", "odcsim/decide/__init__.py": ""}
+AWAY = {"odcsim/plots/a.py": "import plotly", COST: "import simpy.core"}
+HELPED = {"tests/test_a.py": "import b", "tests/helpers/b.py": "from c import d", "tests/helpers/c/d.py": "import trl"}
 RULES = {  # each with files that break it, and what is said of them
-    imports_that_climb: ({COST: "import odcsim.cli.run", "odcsim/cli/run.py": ""}, "odcsim/cost.py:1: odcsim.cli.run"),
+    imports_that_climb: ({COST: "import odcsim.cli.run", "odcsim/cli/run.py": ""}, f"{COST}:1: odcsim.cli.run"),
     places_without_one_layer: ({"odcsim/attic/a.py": ""}, "odcsim/attic/a.py:1: 0 layers"),
-    rooms_without_a_row: ({"odcsim/attic/__init__.py": ""}, "odcsim/attic/__init__.py:1: no row"),
-    rooms_that_say_nothing: ({"odcsim/cli/__init__.py": "import re"}, "odcsim/cli/__init__.py:1: import re"),
-    rooms_leaned_on_unsaid: (
-        {"odcsim/catalog/a.py": "\nfrom odcsim.results import b", "odcsim/results/__init__.py": ""},
-        "odcsim/catalog/a.py:2: odcsim/catalog leans on odcsim/results",
-    ),
-    circles: (
-        {COST: "def f():\n    from odcsim import model", "odcsim/model.py": "import odcsim.cost"},
-        "odcsim.cost imports",
-    ),
-    circles_of_rooms: (
-        {
-            "odcsim/show/a.py": "import odcsim.plots.a",
-            "odcsim/plots/a.py": "import odcsim.show.b",
-            "odcsim/show/b.py": "",
-        },
-        "odcsim/show imports odcsim/plots",
-    ),
-    imports_of_the_contract: ({COST: "import scipy"}, "odcsim/cost.py:1: imports scipy"),
-    imports_of_the_engine: (
-        {ENGINE: "from odcsim import decide", "odcsim/decide/__init__.py": ""},
-        "job.py:1: imports",
-    ),
+    rooms_without_a_row: ({ROOM: ""}, f"{ROOM}:1: no row"),
+    rooms_that_say_nothing: ({ROOM: "import re"}, f"{ROOM}:1: import re"),
+    rooms_leaned_on_unsaid: (LEANS, "odcsim/catalog/a.py:2: odcsim/catalog leans on odcsim/results"),
+    circles: (ROUND, "odcsim.cost imports"),
+    circles_of_rooms: (ROOMS_ROUND, "odcsim/show imports odcsim/plots"),
+    imports_of_the_contract: ({COST: "import scipy"}, f"{COST}:1: imports scipy"),
+    imports_of_the_engine: (DECIDES, "job.py:1: imports"),
     imports_of_executors: ({"odcsim/plots/a.py": f"import {ENTRY}"}, "odcsim/plots/a.py:1: imports"),
-    packages_away_from_home: (
-        {"odcsim/plots/a.py": "import plotly", COST: "import simpy.core"},
-        "odcsim/cost.py:1: imports",
-    ),
+    packages_away_from_home: (AWAY, f"{COST}:1: imports"),
     imports_of_tests: ({"tests/test_a.py": "from test_b import c"}, "tests/test_a.py:1: imports test_b"),
     names_of_tests: ({"tests/a/test_a.py": "", "tests/b/test_a.py": ""}, "tests/b/test_a.py:1: called as another"),
-    needs_of_tests: (
-        {"tests/test_a.py": "import b", "tests/helpers/b.py": "from c import d", "tests/helpers/c/d.py": "import trl"},
-        "tests/test_a.py:1: imports trl",
-    ),
+    needs_of_tests: (HELPED, "tests/test_a.py:1: imports trl"),
 }
 
 
@@ -291,16 +269,14 @@ def test_all_but_the_kernels_can_be_imported_where_no_library_for_gpus_is_instal
     pytest.importorskip("torch")
     callers = "odc_engine.memory.gpu", "odc_engine.memory.pushes"  # of kernels; loaded where there is a GPU
     names = [name for name in modules(everything(), "odc_engine") if not under(name, "odc_engine.kernels", *callers)]
-    assert "odc_engine.job" in loaded(
-        f"""
+    names = [name for name in names if not name.endswith("__main__")]
+    code = f"""
 import importlib, sys
 sys.modules |= dict.fromkeys(["triton", "nvshmem", "cuda"])
-for name in {[name for name in names if not name.endswith("__main__")]!r}:
+for name in {names!r}:
     importlib.import_module(name)
-""",
-        "-W",
-        "error",
-    )
+"""
+    assert "odc_engine.job" in loaded(code, "-W", "error")
 
 
 def test_comparing_loads_neither_torch_nor_pandas(tmp_path):
@@ -324,10 +300,8 @@ del sys.modules["torch"]
     assert not found & {"torch", "pandas", "plotly", "pyarrow", "triton", "odc_engine"}
 
 
-@pytest.mark.parametrize(
-    "start", ["import odcsim", "import odc_engine", "from odcsim.cli import build_parser; build_parser()"]
-)
-def test_importing_a_package_and_its_command_loads_nothing_slow(start):
-    found = loaded(start)
-    assert start.split()[1] in found
-    assert not {"numpy", "torch", "scipy", "simpy", "plotly"} & found
+def test_importing_a_package_and_its_command_loads_nothing_slow():
+    for start in ("import odcsim", "import odc_engine", "from odcsim.cli import build_parser; build_parser()"):
+        found = loaded(start)
+        assert start.split()[1] in found
+        assert not {"numpy", "torch", "scipy", "simpy", "plotly"} & found, start

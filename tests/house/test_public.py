@@ -20,16 +20,16 @@ HERE = "tests/house/test_public.py"  # shows what other paths are
 PAGE = "A page says `odc_engine.sampler.agree(digest)`.\n\n```python\nfrom odc_engine.sampler import agree\n```\n"
 
 
-def test_public_names_are_those_that_were_always_public():
+def test_public_names_are_those_that_were_always_public_and_no_two_modules_offer_the_same():
     for module in NAMES:
         found = import_module(module)
         assert sorted(found.__all__) == sorted(NAMES[module]), module
         assert [name for name in NAMES[module] if not hasattr(found, name)] == []
-
-
-def test_no_two_public_modules_offer_the_same():
     for a, b in combinations(NAMES, 2):
         assert [n for n in NAMES[a] & NAMES[b] if offered(a, n) is offered(b, n)] == [], f"{a} and {b}"
+    for package in ("odcsim", "odcsim.balance", "odc_engine", "odc_engine.trainers"):
+        with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+            import_module(package).nothing  # noqa: B018
 
 
 def test_public_names_are_listed_before_they_are_loaded():
@@ -37,12 +37,6 @@ def test_public_names_are_listed_before_they_are_loaded():
     listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     rooms = {name.removeprefix("odcsim.") for name in NAMES if name.startswith("odcsim.")}
     assert {name for name in listed if not name.startswith("__")} == NAMES["odcsim"] | rooms
-
-
-def test_a_name_that_is_not_there_is_no_attribute():
-    for package in ("odcsim", "odcsim.balance", "odc_engine", "odc_engine.trainers"):
-        with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
-            import_module(package).nothing  # noqa: B018
 
 
 def pages_by_another_path(files: Files) -> list[str]:
@@ -93,21 +87,18 @@ def taken_in(string: str) -> list[str]:
 
 def said(text: str) -> Taken:
     """Names in words, and where they begin."""
-    return [
-        (match.start(), ".".join(match.groups())) for match in DOTTED.finditer(text) if goes_around(*match.groups())
-    ]
+    found = [match for match in DOTTED.finditer(text) if goes_around(*match.groups())]
+    return [(match.start(), ".".join(match.groups())) for match in found]
 
 
+STRINGS = {
+    "odcsim/a.py": "RUN = 'from odc_engine.sampler import agree; agree(1)'",
+    "odcsim/b.py": '"""Told.\n\n    from odc_engine.sampler import agree\n"""',
+    "odcsim/c.py": '"""As odc_engine.sampler.agree does."""',
+}
 RULES = {
     pages_by_another_path: ({"docs/a.md": PAGE, "notebooks/b.py": "import odc_engine.sampler as s\ns.agree"}, "1 4 2"),
-    strings_by_another_path: (
-        {
-            "odcsim/a.py": "RUN = 'from odc_engine.sampler import agree; agree(1)'",
-            "odcsim/b.py": '"""Told.\n\n    from odc_engine.sampler import agree\n"""',
-            "odcsim/c.py": '"""As odc_engine.sampler.agree does."""',
-        },
-        "1 1 1",
-    ),
+    strings_by_another_path: (STRINGS, "1 1 1"),
     insiders_by_another_path: ({"tests/a.py": "\nfrom odc_engine.sampler import REMEMBERED, agree"}, "2"),
 }
 

@@ -38,33 +38,23 @@ class Item:
 
 @pytest.fixture
 def ours(request):
-    home = str(ROOT / "tests/conftest.py")
-    [found] = [each for each in request.config.pluginmanager.get_plugins() if getattr(each, "__file__", "") == home]
-    return found
+    return request.config.pluginmanager.get_plugin(str(ROOT / "tests/conftest.py"))
 
 
-def test_of_a_drawn_family_so_many_cases_run_and_the_same_for_everybody(ours):
+def test_of_a_family_so_many_cases_run_the_same_for_everybody_and_those_of_a_large_one_are_slow(request, ours):
     cases = [Item(nodeid=f"a.py::test_many[{n}]", drawn=3) for n in range(10)]
     few = [Item(nodeid=f"a.py::test_few[{n}]", drawn=3) for n in range(2)]
     left_out = ours._not_drawn([Item(), *cases, *few], "drawn")
     assert left_out < set(cases)
     assert len(left_out) == 7
     assert ours._not_drawn([*cases, *few], "drawn") == left_out
-
-
-def test_of_a_large_family_so_many_cases_run_by_default_and_the_others_are_slow(request, ours):
     cases = [Item(nodeid=f"a.py::test_many[{n}]", by_default=3) for n in range(10)]
     slow = Item("slow", nodeid="a.py::test_many[slow]", by_default=3)
-    ours.pytest_collection_modifyitems(request.config, every := [*cases, slow, Item()])
-    assert [item.added for item in every].count([pytest.mark.slow]) == 7
-    assert slow.added == every[-1].added == []
-
-
-def test_tests_for_a_gpu_alone_bear_warnings(request, ours):
-    """Which its machine has of its own versions of torch."""
     plain, gpu = Item("slow"), Item("gpu")
-    ours.pytest_collection_modifyitems(request.config, [plain, gpu])
-    assert plain.added == []
+    ours.pytest_collection_modifyitems(request.config, every := [*cases, slow, plain, gpu])
+    assert [item.added for item in every].count([pytest.mark.slow]) == 7
+    assert slow.added == plain.added == []
+    # A GPU's machine has warnings of its own versions of torch.
     assert gpu.added == [pytest.mark.filterwarnings("default")]
     assert request.config.getini("filterwarnings") == ["error"]
 
@@ -91,12 +81,8 @@ def test_it_does_also_under_nohup(workers):
     assert done.returncode == 0, done.stdout
 
 
-def of_our_own(*_):
-    """A handler that somebody who calls has."""
-
-
 @pytest.mark.parametrize("ended", [_ended_by_signals, leaving_in_order])
-@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL, of_our_own])
+@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL, lambda *_: None])
 def test_a_command_ends_in_order_by_what_is_not_ignored(ended, before):
     for number in (signal.SIGTERM, signal.SIGHUP):
         kept = signal.signal(number, before)
