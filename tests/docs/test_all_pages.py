@@ -108,15 +108,14 @@ def programs_that_nobody_runs(files: Files) -> list[str]:
     """Those with a name; fragments are Python at least."""
     tests = "\n".join(one.text for one in programs(everything(), "tests/docs") if one.name != HERE)
     found = []
-    for page in pages(files):
-        for line, language, file, body in page.blocks:
-            if language == "python":
-                if file and f"python {file}" not in typed(page, "console", "sh") and file not in tests:
-                    found.append(page.at(line, f"{file} is run by nobody"))
-                try:
-                    ast.parse(dedent(body))
-                except SyntaxError as error:
-                    found.append(page.at(line + (error.lineno or 0), str(error)))
+    blocks = [(page, *block) for page in pages(files) for block in page.blocks if block[1] == "python"]
+    for page, line, _, file, body in blocks:
+        if file and f"python {file}" not in typed(page, "console", "sh") and file not in tests:
+            found.append(page.at(line, f"{file} is run by nobody"))
+        try:
+            ast.parse(dedent(body))
+        except SyntaxError as error:
+            found.append(page.at(line + (error.lineno or 0), str(error)))
     return found
 
 
@@ -133,12 +132,8 @@ def files_that_nobody_reads(files: Files) -> list[str]:
 
 def private_names(files: Files) -> list[str]:
     """Whoever copies from a page or a notebook copies what stays; the log records experiments on what is inside."""
-    found = [
-        page.at(line + below, name)
-        for page in read(files)
-        for line, program in (code(page) if page.name != "docs/log.md" else ())
-        for below, name in private(program)
-    ]
+    some = [page for page in read(files) if page.name != "docs/log.md"]
+    found = [page.at(line + n, name) for page in some for line, body in code(page) for n, name in private(body)]
     return found + [one.at(*each) for one in programs(files, "notebooks") for each in private(one.tree)]
 
 
@@ -152,12 +147,10 @@ def missing_names(files: Files) -> list[str]:
 def dead_links(files: Files) -> list[str]:
     found = []
     for page in pages(files):
-        for match in re.finditer(r"\]\(([^)\s]+)\)", page.text):
+        for match in re.finditer(r"\]\((?!https?://)([^)\s]+)\)", page.text):
             path, _, anchor = match[1].partition("#")
             target = (ROOT / page.name).parent / path if path else ROOT / page.name
-            if not path.startswith(("https://", "http://")) and (
-                not (target.exists() or not path) or (anchor and anchor not in headings(target.read_text("utf-8")))
-            ):
+            if (path and not target.exists()) or (anchor and anchor not in headings(target.read_text("utf-8"))):
                 found.append(page.at(page.line(match.start()), match[1]))
     return found
 
@@ -171,21 +164,21 @@ def headings(page: str) -> set[str]:
 
 def missing_tests(files: Files) -> list[str]:
     """A test that a page names, `tests/a/test_b.py::test_c`, or a file of tests."""
-    known, found = {one.name: one for one in programs(everything(), "tests")}, []
-    for page in (page for page in pages(files) if page.name not in HISTORY):
-        for match in re.finditer(r"`(tests/[\w/.]+)`|`(tests/[\w/]+\.py)::(test_\w+)`", page.text):
-            there = not match[1] or (ROOT / match[1]).exists()
-            if match[3]:
-                functions = known[match[2]].every(ast.FunctionDef) if match[2] in known else ()
-                there = match[3] in {node.name for node in functions}
-            found += [] if there else [page.at(page.line(match.start()), match[0])]
-    return found
+    tests = programs(everything(), "tests")
+    known = {f"{one.name}::{node.name}" for one in tests for node in one.every(ast.FunctionDef)}
+    return missing_of(files, r"`(tests/[\w/.]+|tests/[\w/]+\.py::test_\w+)`", known)
 
 
 def missing_modules(files: Files) -> list[str]:
-    names = re.compile(r"`(odcsim/[\w/]+(?:\.\w+)?)`")
-    found = ((page, match) for page in pages(files) if page.name not in HISTORY for match in names.finditer(page.text))
-    return [page.at(page.line(match.start()), match[1]) for page, match in found if not (ROOT / match[1]).exists()]
+    return missing_of(files, r"`(odcsim/[\w/]+(?:\.\w+)?)`")
+
+
+def missing_of(files: Files, names: str, known: set[str] | frozenset[str] = frozenset()) -> list[str]:
+    """Names that are no files here, nor known."""
+    some = [page for page in pages(files) if page.name not in HISTORY]
+    found = [(page, match) for page in some for match in re.finditer(names, page.text)]
+    gone = [(page, match) for page, match in found if match[1] not in known and not (ROOT / match[1]).exists()]
+    return [page.at(page.line(match.start()), match[1]) for page, match in gone]
 
 
 DROPPED = (  # from words to read: code, tables, comments and pictures; of a link, its address
@@ -275,41 +268,33 @@ python docs/studies/no_such.py
 SAID = ("a", "odcsim trace info b.csv --no-such-flag", "frobnicate", "--such", "odc_engine run s.jsonl --such")
 STARTS = ("```", "| a |", "- a", "1. a", "![a](b)", "## a")
 CODE = "# A page\n\n```python {}\n{}\n```\n"
+LINKS = "[a](b.md)\n[c](d.md#e) [f](index.md#g) [h](https://i.j/#k)"
+LONG = {"docs/a.md": "# A\n\n" + "five words [here](a.md) ![no](a.png) <!-- no --> are read\n" * 501}
+LONG |= {"docs/howto/b.md": "# B\n" + "| no |\n" * 199}
+UNLISTED = {"docs/b/c.md": "# C\n", "docs/b/index.md": "# B\n\n- [D](c.md)\n", "docs/a.md": "", "docs/index.md": ""}
+NO_LINK = "no link in docs/index.md"
+GONE = page(CODE.format("a.py", "from odcsim import b")) | {"traces/c.py": "\nimport odcsim.d"}
 RULES = {  # each with pages that break it, and what is said of them
     unknown_languages: (page("\n```\na\n```\n"), ["docs/a.md:2: "]),
     mistyped_commands: (page(SH), [f"docs/a.md:3: {said}" for said in (*SAID, "docs/studies/no_such.py")]),
     programs_that_nobody_runs: (page(CODE.format("no_such.py", "1")), ["docs/a.md:3: no_such.py is run by nobody"]),
     files_that_nobody_reads: (page("\n```toml a.toml\n```\n"), ["docs/a.md:2: a.toml is read by nobody"]),
     private_names: (page(CODE.format("a.py", "import odcsim.cost")), ["docs/a.md:4: odcsim.cost"]),
-    missing_names: (
-        page(CODE.format("a.py", "from odcsim import b")) | {"traces/c.py": "\nimport odcsim.d"},
-        ["docs/a.md:4: odcsim.b", "traces/c.py:2: odcsim.d"],
-    ),
-    dead_links: (
-        page("[a](b.md)\n[c](d.md#e) [f](index.md#g) [h](https://i.j/#k)"),
-        ["docs/a.md:1: b.md", "docs/a.md:2: d.md#e", "docs/a.md:2: index.md#g"],
-    ),
+    missing_names: (GONE, ["docs/a.md:4: odcsim.b", "traces/c.py:2: odcsim.d"]),
+    dead_links: (page(LINKS), ["docs/a.md:1: b.md", "docs/a.md:2: d.md#e", "docs/a.md:2: index.md#g"]),
     missing_tests: (
         page("`tests/docs/test_docs.py::test_none`\n\n`tests/a.py`, `tests/docs`"),
-        ["docs/a.md:1: `tests/docs/test_docs.py::test_none`", "docs/a.md:3: `tests/a.py`"],
+        ["docs/a.md:1: tests/docs/test_docs.py::test_none", "docs/a.md:3: tests/a.py"],
     ),
     missing_modules: (page("`odcsim/cost.py`, `odcsim/no.py`"), ["docs/a.md:1: odcsim/no.py"]),
-    long_pages: (
-        page("# A\n\n" + "five words [here](a.md) ![no](a.png) <!-- no --> are read\n" * 501)
-        | {"docs/howto/b.md": "# B\n" + "| no |\n" * 199},
-        ["docs/a.md:1: 2506 words", "docs/howto/b.md:1: a recipe of 200 lines"],
-    ),
+    long_pages: (LONG, ["docs/a.md:1: 2506 words", "docs/howto/b.md:1: a recipe of 200 lines"]),
     pages_without_an_answer: (
         {f"docs/{n}.md": f"# a\n\n{start}\n\nb" for n, start in enumerate(STARTS)},
         [f"docs/{n}.md:1: # a, {start}" for n, start in enumerate(STARTS)],
     ),
     pages_without_an_index: (
-        {"docs/b/c.md": "# C\n", "docs/b/index.md": "# B\n\n- [D](c.md)\n"} | page("") | {"docs/index.md": ""},
-        [
-            "docs/b/index.md:1: no link in docs/index.md",
-            "docs/b/index.md:1: c.md is not called D",
-            "docs/a.md:1: no link in docs/index.md",
-        ],
+        UNLISTED,
+        [f"docs/b/index.md:1: {NO_LINK}", "docs/b/index.md:1: c.md is not called D", f"docs/a.md:1: {NO_LINK}"],
     ),
     lost_words: ({}, [f"docs/{name}.md:1: {search}" for search, names in SEARCHES.items() for name in names]),
 }
