@@ -25,8 +25,7 @@ COLUMNS = {
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -172,12 +171,10 @@ def test_rollouts_keep_their_groups_beside_rows_that_are_left_out(tmp_path, fold
 
 @pytest.mark.parametrize("name", ARROWS)
 def test_masks_count_beside_rows_that_have_none(tmp_path, name):
-    for number, (ids, mask) in enumerate((([1, 2, 3], None), (None, [1]))):
+    for number, bad_row in enumerate((([1, 2, 3], None), (None, [1]))):
         (tmp_path / str(number)).mkdir()
-        rows = [([1, 2, 3], [0, 1, 1]), (ids, mask), ([4, 5], [0, 0])]
-        trace = load(
-            write(tmp_path / str(number) / name, [{"input_ids": i, "loss_mask": m} for i, m in rows]), skip_bad=True
-        )
+        rows = [{"input_ids": i, "loss_mask": m} for i, m in (([1, 2, 3], [0, 1, 1]), bad_row, ([4, 5], [0, 0]))]
+        trace = load(write(tmp_path / str(number) / name, rows), skip_bad=True)
         assert (trace.lengths.tolist(), trace.loss.tolist()) == ([3, 2], [2, 0])
 
 
@@ -193,11 +190,11 @@ def test_commands_say_what_was_left_out(line, tmp_path, capsys):
     (tmp_path / "a.csv").write_text("length\n" + "512\n" * 9 + "\n512\n")
     (tmp_path / "plan.json").write_text("[[[0, 1]], [[8, 9]]]")
     grid = 'trace = "a.csv"\nmodel = "tiny"\ngpu = "a100"\ndevices = 2\nminibatch = [1, 2]\nminibatches = 2\n'
-    (tmp_path / "grid.toml").write_text(f"{grid}balancer = ['native']\n")
+    grid += "balancer = ['native']\n"
+    (tmp_path / "grid.toml").write_text(grid)
     assert main(line.split()) == 2
     assert LINES[line] in capsys.readouterr().err  # the way out, as whoever asks would write it
     assert not (tmp_path / "b.csv").exists()
-    if LINES[line] != "--skip-bad":
-        (tmp_path / "grid.toml").write_text(f"skip_bad = true\n{grid}balancer = ['native']\n")
-    assert main([*line.split(), *(["--skip-bad"] if LINES[line] == "--skip-bad" else [])]) == 0
+    (tmp_path / "grid.toml").write_text(f"skip_bad = true\n{grid}")
+    assert main([*line.split(), *["--skip-bad"] * (LINES[line] == "--skip-bad")]) == 0
     assert load("a.csv", skip_bad=True).left_out in capsys.readouterr().err

@@ -23,9 +23,8 @@ from odcsim.results.metrics import usage
 from odcsim.schedule import Schedule
 
 ASKED, GOOD, WRONG = "Who waits?", "Whoever is done first, for the longest.", "Nobody."
-USER, YES, NO = (
-    {"role": role, "content": text} for role, text in (("user", ASKED), ("assistant", GOOD), ("assistant", WRONG))
-)
+USER = {"role": "user", "content": ASKED}
+YES, NO = ({"role": "assistant", "content": text} for text in (GOOD, WRONG))
 HEAD = f"<|im_start|>user\n{ASKED}<|im_end|>\n"
 ANSWER = f"{HEAD}<|im_start|>assistant\n"
 CHATS = f"{ANSWER}{GOOD}<|im_end|>\n", f"{ANSWER}{WRONG}<|im_end|>\n"
@@ -46,7 +45,6 @@ SIDES = ("chosen_length", "rejected_length")
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -120,14 +118,14 @@ ROWS = st.lists(st.tuples(st.integers(0, 900), st.integers(1, 2000), st.integers
 def test_every_balancer_keeps_both_sides_of_every_row_in_one_microbatch(tmp_path_factory, name, rows):
     path = lengths_in(tmp_path_factory.mktemp("pairs") / "a.csv", rows, ("prompt_length", *SIDES))
     setting = ask(path, "nano", gpu="h100", devices=2, minibatch=4, minibatches=2, max_tokens=12_000)
+    long = [prompt + side for prompt, *sides in rows for side in sides]
     for schedule in plan(setting, name).schedules:
         assert len(schedule.samples) == 2 * 2 * 4
+        assert list(schedule.lengths) == [long[i] for i in schedule.samples]
         for microbatch in schedule.contents():
-            ids = [schedule.samples[i] for i in microbatch]
-            assert sorted(ids) == sorted({side for i in ids for side in (i, i ^ 1)})
-            for i in microbatch:
-                prompt, *sides = rows[schedule.samples[i] // 2]
-                assert schedule.lengths[i] == prompt + sides[schedule.samples[i] % 2]
+            ids = {schedule.samples[i] for i in microbatch}
+            assert ids == {i ^ 1 for i in ids}
+            assert len(ids) == len(microbatch)
 
 
 def test_rows_are_those_of_a_schedule_made_by_hand(tmp_path):
@@ -170,13 +168,12 @@ def test_lengths_of_pairs_are_sent_without_the_data(tmp_path, folder):
     assert (tmp_path / "d.csv").read_text() == (tmp_path / "c.csv").read_text()
 
 
-@pytest.mark.parametrize("line", [
-    "trace make a.csv --samples 4 -o e.csv", "advise a.csv --model nano --gpus h100 --devices 2 --global-batch 404",
-    "rl a.csv --model nano --gpu h100 --devices 2 --prompts 2 --rollouts 2",
-])  # fmt: skip
-def test_commands_that_take_no_such_pairs(tmp_path, line):
+def test_commands_that_take_no_such_pairs(tmp_path):
     lengths_in(tmp_path / "a.csv", [(5, 6), (7, 8)] * 200)
-    assert main(line.split()) == 2
+    asked = "a.csv --model nano --devices 2"
+    for line in ("trace make a.csv --samples 4 -o e.csv", f"advise {asked} --gpus h100 --global-batch 404",
+                 f"rl {asked} --gpu h100 --prompts 2 --rollouts 2"):  # fmt: skip
+        assert main(line.split()) == 2
     assert not (tmp_path / "e.csv").exists()
 
 

@@ -3,8 +3,9 @@
 import json
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -46,11 +47,6 @@ PLACES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize(("name", "form"), PLACES)
 def test_every_form_in_every_file(tmp_path, folder, tokens, name, form):
     row, text, after = FORMS[form]
@@ -59,36 +55,28 @@ def test_every_form_in_every_file(tmp_path, folder, tokens, name, form):
     assert trace.loss is None if after is None else trace.loss.tolist() == [tokens(after)] * 3
 
 
-def test_a_template_that_marks_the_assistant_gives_its_tokens(tmp_path, tokens):
-    marked = tokenizer_in(tmp_path / "marked", CHATML)
-    trace = load(write(tmp_path / "a.jsonl", [{"messages": TALK * 2}]), tokenizer=marked)
-    assert trace.loss.tolist() == [2 * tokens(f"{SAID}<|im_end|>")]
-
-
-def test_more_rows_than_a_block(tmp_path, folder, tokens):
-    texts = [ASKED[: 1 + i % 30] for i in range(2 * writing.BLOCK + 3)]
-    trace = load(write(tmp_path / "a.jsonl", [{"text": text} for text in texts]), tokenizer=folder / "tokenizer.json")
-    assert trace.lengths.tolist() == [tokens(f"{text}<|im_end|>") for text in texts]
-
-
-def test_cutting_and_padding_of_the_file_are_left_out(tmp_path, tokens):
-    cut = tokenizer_in(tmp_path / "cut", UNMARKED)
-    tokenizer = Tokenizer.from_file(str(cut / "tokenizer.json"))
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=64)
-    tokenizer.save(str(cut / "tokenizer.json"))
-    trace = load(write(tmp_path / "a.jsonl", [{"text": ASKED}]), tokenizer=cut)
-    assert trace.lengths[0] == tokens(f"{ASKED}<|im_end|>")
-
-
-def test_a_template_in_a_file_of_its_own_wins(tmp_path, tokens):
+def test_a_template_in_a_file_of_its_own_wins_and_one_that_marks_the_assistant_gives_its_tokens(tmp_path, tokens):
     named = [{"name": "default", "template": "no {{ messages[0].content }}"}, {"name": "tool_use", "template": "x"}]
-    named += ["no dict", {"name": "no template"}]
-    own = tokenizer_in(tmp_path / "own", named)
+    own = tokenizer_in(tmp_path / "own", [*named, "no dict", {"name": "no template"}])
     rows = write(tmp_path / "a.jsonl", [{"messages": TALK}])
     assert load(rows, tokenizer=own).lengths[0] == tokens(f"no {ASKED}")
     (own / "chat_template.jinja").write_text(UNMARKED)
     assert load(rows, tokenizer=own).lengths[0] == tokens(CHAT)
+    marked = tokenizer_in(tmp_path / "marked", CHATML)
+    trace = load(write(tmp_path / "b.jsonl", [{"messages": TALK * 2}]), tokenizer=marked)
+    assert trace.loss.tolist() == [2 * tokens(f"{SAID}<|im_end|>")]
+
+
+def test_more_rows_than_a_block_by_a_file_that_cuts_and_pads(tmp_path, folder, tokens):
+    texts = [ASKED[: 1 + i % 30] for i in range(2 * writing.BLOCK + 3)]
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=64)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text((folder / "tokenizer_config.json").read_text())
+    path = write(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    trace = load(path, tokenizer=tmp_path / "tokenizer.json")
+    assert trace.lengths.tolist() == [tokens(f"{text}<|im_end|>") for text in texts]
 
 
 @pytest.mark.parametrize("row", [{"meta": {"text": ASKED}}, {"meta.text": ASKED, "meta": {"text": ""}}])
@@ -143,16 +131,14 @@ def test_what_was_counted_is_counted_once(tmp_path, folder, monkeypatch):
     assert load(path, tokenizer=folder).lengths[1] > first.lengths[1]
 
 
-@pytest.mark.parametrize("spoil", ["damaged", "no place"])
-def test_a_cache_is_never_in_the_way(tmp_path, folder, monkeypatch, spoil):
+def test_a_cache_is_never_in_the_way(tmp_path, folder, monkeypatch):
     path = write(tmp_path / "a.jsonl", [{"text": ASKED}])
     first = load(path, tokenizer=folder).lengths.tolist()
-    if spoil == "damaged":
-        for file in kept.folder().iterdir():
-            file.write_bytes(b"PK\x03\x04 no archive")
-    else:
-        (tmp_path / "taken").write_text("")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "taken"))
+    for file in kept.folder().iterdir():
+        file.write_bytes(b"PK\x03\x04 no archive")
+    assert load(path, tokenizer=folder).lengths.tolist() == first
+    (tmp_path / "taken").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "taken"))
     assert load(path, tokenizer=folder).lengths.tolist() == first
 
 
@@ -197,11 +183,8 @@ def is_whole(found):
 
 def test_processes_and_threads_that_keep_one_thing_at_once_leave_it_whole_and_nothing_else():
     """Two processes keep it again and again until they are killed, and it is recalled all the while."""
-    threads = [threading.Thread(target=kept.keep, args=("it", KEPT)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        assert len(list(threads.map(kept.keep, ["it"] * 8, [KEPT] * 8))) == 8
     assert [path.name for path in kept.folder().iterdir()] == ["it.npz"]
     keeping = [subprocess.Popen([sys.executable, "-c", KEEPS], cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
     try:
@@ -215,30 +198,27 @@ def test_processes_and_threads_that_keep_one_thing_at_once_leave_it_whole_and_no
     assert is_whole(kept.recall("it"))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
-def test_what_is_torn_was_never_there(share):
+def test_what_is_torn_was_never_there():
     kept.keep("it", KEPT)
     [path] = kept.folder().iterdir()
-    path.write_bytes((whole := path.read_bytes())[: int(share * len(whole))])
-    assert kept.recall("it") is None
+    whole = path.read_bytes()
+    for share in (0.0, 0.1, 0.5, 0.99):
+        path.write_bytes(whole[: int(share * len(whole))])
+        assert kept.recall("it") is None
     kept.keep("it", KEPT)
     assert is_whole(kept.recall("it"))
 
 
 @pytest.mark.parametrize("place", ["a file", "a link to nowhere", "no home"])
 def test_where_nothing_can_be_kept_nothing_is_said(tmp_path, monkeypatch, place):
-    def none():
-        raise RuntimeError("Could not determine home directory.")
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    there = tmp_path / "odcsim"
     if place == "no home":
         monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setattr(Path, "home", none)
+        monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
     elif place == "a file":
-        there.write_text("mine")
+        (tmp_path / "odcsim").write_text("mine")
     else:
-        there.symlink_to(tmp_path / "nowhere" / "else")
+        (tmp_path / "odcsim").symlink_to(tmp_path / "nowhere" / "else")
     kept.keep("it", KEPT)
     assert kept.recall("it") is None
     assert [path.name for path in tmp_path.iterdir()] == ([] if place == "no home" else ["odcsim"])

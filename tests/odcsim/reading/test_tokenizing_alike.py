@@ -19,18 +19,8 @@ TOOLS = (
     "  {%- if loop.last %}{% break %}{% endif %}\n{%- endfor %}{{ eos_token }}"
 )
 SAID = st.sampled_from(WORDS) | st.text(max_size=40).filter(lambda t: "\x00" not in t)
-TALKS = st.lists(
-    st.fixed_dictionaries(
-        {"role": st.sampled_from(["system", "user", "assistant"]), "content": SAID}, optional={"reasoning": SAID}
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+SAYS = {"role": st.sampled_from(["system", "user", "assistant"]), "content": SAID}
+TALKS = st.lists(st.fixed_dictionaries(SAYS, optional={"reasoning": SAID}), min_size=1, max_size=6)
 
 
 def counted(folder, rows, tokenizer):
@@ -74,13 +64,12 @@ def test_rows_of_unlike_keys_are_as_long_as_transformers_has_them(tmp_path, name
     templates = [{"name": "default", "template": ASKING}, {"name": "tool_use", "template": f"with {ASKING}"}]
     folder = tokenizer_in(tmp_path / "tokenizer", templates if named else ASKING)
     theirs = AutoTokenizer.from_pretrained(folder)
-    made = [
-        theirs.apply_chat_template(
-            row["messages"], tools=row.get("tools"), return_dict=True, **(row.get("chat_template_kwargs") or {})
-        )
-        for row in rows
-    ]
-    assert counted(tmp_path, rows, folder).lengths.tolist() == [len(one["input_ids"]) for one in made]
+    expected = []
+    for row in rows:
+        own = row.get("chat_template_kwargs") or {}
+        made = theirs.apply_chat_template(row["messages"], tools=row.get("tools"), return_dict=True, **own)
+        expected.append(len(made["input_ids"]))
+    assert counted(tmp_path, rows, folder).lengths.tolist() == expected
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -141,10 +130,8 @@ def test_both_sides_of_a_pair_are_as_long_as_trl_has_them(tmp_path, bos, form):
 
     folder = tokenizer_in(tmp_path / "tokenizer", UNMARKED, bos=bos, pad_token="<s>")
     rows = [form(a, b, c) for a, b, c in product(WORDS, WORDS, WORDS) if b != c]
-    theirs, trace = (
-        prepared(tmp_path, DPOTrainer, DPOConfig, rows, folder, ref_model=1),
-        counted(tmp_path, rows, folder),
-    )
+    theirs = prepared(tmp_path, DPOTrainer, DPOConfig, rows, folder, ref_model=1)
+    trace = counted(tmp_path, rows, folder)
     sides = [(row["prompt_ids"], row[f"{side}_ids"]) for row in theirs for side in ("chosen", "rejected")]
     assert trace.lengths.tolist() == [len(prompt) + len(side) for prompt, side in sides]
     assert trace.loss.tolist() == [len(side) for _, side in sides]
@@ -160,9 +147,8 @@ def test_a_dataset_of_unlike_rows_is_as_long_as_it_is_loaded(tmp_path):
     called = {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"x": 1}}}]}
     talks = [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}, called]]
     rows = [{"messages": talks[0]}, {"messages": talks[1], "tools": [{"type": "function"}]}]
-    data = load_dataset(
-        "json", data_files=str(write(tmp_path / "a.jsonl", rows)), split="train", cache_dir=str(tmp_path / "c")
-    )
+    path = str(write(tmp_path / "a.jsonl", rows))
+    data = load_dataset("json", data_files=path, split="train", cache_dir=str(tmp_path / "c"))
     data.to_parquet(tmp_path / "a.parquet")
     data.save_to_disk(tmp_path / "saved")
     expected = [len(theirs.apply_chat_template(r["messages"], tools=r["tools"])["input_ids"]) for r in data]

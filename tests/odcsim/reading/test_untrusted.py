@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from rowfiles import write
-from texts import UNMARKED, tokenizer_in
+from texts import UNMARKED
 
 from odcsim.errors import InputError
 from odcsim.reading import counted, load
@@ -38,13 +38,13 @@ ENDLESS = {
     "brackets": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     "many words": "{{ 'a' }}" * 200_000,
 }
-PLAIN = {"version": "1.0", "added_tokens": [],
-         "model": {"type": "WordLevel", "vocab": {"a": 0, "u": 1}, "unk_token": "u"}}  # fmt: skip
-PADDED = {"strategy": {"Fixed": 10**12}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
-          "pad_type_id": 0, "pad_token": "u"}  # fmt: skip
+PLAIN = {"version": "1.0", "added_tokens": []}
+PLAIN["model"] = {"type": "WordLevel", "vocab": {"a": 0, "u": 1}, "unk_token": "u"}
+PADDED = {"strategy": {"Fixed": 10**12}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+PADDED |= {"pad_type_id": 0, "pad_token": "u"}
 CUT = {"direction": "Right", "max_length": 0, "strategy": "LongestFirst", "stride": 0}
-UNNAMED = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}], "pair": [],
-           "special_tokens": {}}  # fmt: skip
+UNNAMED = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}]}
+UNNAMED |= {"pair": [], "special_tokens": {}}
 
 
 def replacing(pattern, content, kind="String"):
@@ -76,7 +76,6 @@ def some(cases, *quick):
 
 @pytest.fixture(autouse=True)
 def bounds(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv(budget.VARIABLE, "600MB")
     monkeypatch.setattr(writing, "SECONDS", 0.3)
     monkeypatch.setattr(counted, "SECONDS", 1.0)
@@ -85,57 +84,55 @@ def bounds(tmp_path, monkeypatch):
     write(tmp_path / "texts.jsonl", [{"text": "a" * 60 + "b a"}])
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory):
-    return tokenizer_in(tmp_path_factory.mktemp("tokenizer"), UNMARKED)
+def templated(home: Path, template: str) -> Path:
+    (home / "chat_template.jinja").write_text(template)
+    return home
 
 
-def templated(folder: Path, template: str) -> Path:
-    (folder / "chat_template.jinja").write_text(template)
-    return folder
-
-
-def refused(file, folder, at):
+def refused(file, tokenizer, at):
     began = time.process_time()
     with pytest.raises(InputError) as caught:
-        load(file, tokenizer=folder)
+        load(file, tokenizer=tokenizer)
     line = str(caught.value)
     assert (line.count("\n"), len(line) < 1000, time.process_time() - began < 2) == (0, True, True)
     assert caught.value.where.startswith(at)
     return line
 
 
-@pytest.mark.parametrize(
-    "kind", some(ENDLESS, "nested loops", "a list doubled", "indent", "a great number", "brackets")
-)
-def test_a_template_without_end_is_one_line(kind, good):
+QUICK = ("nested loops", "a list doubled", "indent", "a great number", "brackets")
+
+
+@pytest.mark.parametrize("kind", some(ENDLESS, *QUICK))
+def test_a_template_without_end_is_one_line(kind, folder):
     at = "chats.jsonl" if kind in ("brackets", "batch", "longer than any") else ""
-    refused("chats.jsonl", templated(good, ENDLESS[kind]), at)
-    assert load("chats.jsonl", tokenizer=templated(good, UNMARKED)).size == 3
+    refused("chats.jsonl", templated(folder, ENDLESS[kind]), at)
+    assert load("chats.jsonl", tokenizer=templated(folder, UNMARKED)).size == 3
 
 
-def test_whoever_takes_long_is_known_by_its_row(good):
+def test_whoever_takes_long_or_is_too_long_is_known_by_its_row(folder):
     slow = "{% if messages[0].content == 'slow' %}" + LOOP + "{% endif %}x"
-    refused("chats.jsonl", templated(good, slow), "chats.jsonl:3")
+    refused("chats.jsonl", templated(folder, slow), "chats.jsonl:3")
+    write(Path("a.jsonl"), [{"text": "x" * 1_600_000}])
+    assert f"{budget.VARIABLE}=8GB" in refused("a.jsonl", folder, "a.jsonl")
 
 
 @pytest.mark.parametrize("name", some(CRAFTED, "doubled", "a panic of charsmap", "slow"))
-def test_a_crafted_tokenizer_is_one_line_and_the_next_is_counted(name, good, monkeypatch):
+def test_a_crafted_tokenizer_is_one_line_and_the_next_is_counted(name, folder, monkeypatch):
     monkeypatch.setenv(budget.VARIABLE, "256MB")
     content = CRAFTED[name]
     Path("tokenizer.json").write_text(content if isinstance(content, str) else json.dumps(PLAIN | content))
     assert "tokenizer.json" in refused("texts.jsonl", ".", "")
-    assert load("texts.jsonl", tokenizer=good).size == 1
+    assert load("texts.jsonl", tokenizer=folder).size == 1
 
 
-@pytest.mark.parametrize("more", [{"padding": PADDED}, {"truncation": CUT}])
-def test_what_is_not_asked_of_it_does_no_harm(more):
-    Path("tokenizer.json").write_text(json.dumps(PLAIN | more))
-    assert load("texts.jsonl", tokenizer=".").size == 1
+def test_what_is_not_asked_of_it_does_no_harm():
+    for more in ({"padding": PADDED}, {"truncation": CUT}):
+        Path("tokenizer.json").write_text(json.dumps(PLAIN | more))
+        assert load("texts.jsonl", tokenizer=".").size == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
-def test_who_brings_the_process_down_is_named(number, good, monkeypatch):
+def test_who_brings_the_process_down_is_named(number, folder, monkeypatch):
     really = TextReader._hear
 
     def hear(self, process, *of):
@@ -144,27 +141,27 @@ def test_who_brings_the_process_down_is_named(number, good, monkeypatch):
         return really(self, process, *of)
 
     monkeypatch.setattr(TextReader, "_hear", hear)
-    assert signal.Signals(number).name in refused("chats.jsonl", templated(good, LOOP), str(good))
+    assert signal.Signals(number).name in refused("chats.jsonl", templated(folder, LOOP), str(folder))
 
 
-def test_a_counter_that_ends_with_no_word_is_a_defect_and_no_signal_is_hidden(good, monkeypatch):
+def test_a_counter_that_ends_with_no_word_is_a_defect_and_no_signal_is_hidden(folder, monkeypatch):
     monkeypatch.setattr(writer, "RUN", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV); '{}'")
     writer.counter_of.cache_clear()
-    assert "SIGSEGV" in refused("texts.jsonl", good, "")
+    assert "SIGSEGV" in refused("texts.jsonl", folder, "")
     writer.counter_of.cache_clear()
 
 
-def test_one_process_serves_all_files(good):
+def test_one_process_serves_all_files(folder):
     found = set()
     for n in range(3):
-        load("chats.jsonl", tokenizer=templated(good, UNMARKED + str(n)))
+        load("chats.jsonl", tokenizer=templated(folder, UNMARKED + str(n)))
         found.add(writer_of(os.getpid())._process.pid)
     assert len(found) == 1
 
 
-def test_one_interrupt_ends_it(good):
+def test_one_interrupt_ends_it(folder):
     """Also a template that hears no alarm, and no process stays behind."""
-    line = ["trace", "info", "chats.jsonl", "--tokenizer", str(templated(good, LOOP))]
+    line = ["trace", "info", "chats.jsonl", "--tokenizer", str(templated(folder, LOOP))]
     run = f"from odcsim.cli import main; raise SystemExit(main({line!r}))"
     command = subprocess.Popen([sys.executable, "-c", run], stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
@@ -176,8 +173,3 @@ def test_one_interrupt_ends_it(good):
     _, said = command.communicate(timeout=60)
     assert (command.returncode, said) == (130, "odcsim: stopped\n")
     assert not any(Path(f"/proc/{child}").exists() for child in children.split())
-
-
-def test_a_text_that_is_too_long_is_refused(good):
-    write(Path("a.jsonl"), [{"text": "x" * 1_600_000}])
-    assert f"{budget.VARIABLE}=8GB" in refused("a.jsonl", good, "a.jsonl")
