@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import ascii_lowercase
 
 from odcsim.observed.run import Doing
 
@@ -179,7 +180,14 @@ def trace(run: MadeRun, rank: int, *, skew: float = 0.0, world: int = 0) -> dict
 
 
 def write(run: MadeRun, folder: Path, skews: Sequence[float]) -> list[Path]:
-    paths = [folder / f"rank{rank}.json" for rank in range(len(run.ranks))]
-    for rank, (path, skew) in enumerate(zip(paths, skews, strict=True)):
-        path.write_text(json.dumps(trace(run, rank, skew=skew)))
+    pairs = zip(range(len(run.ranks)), skews, strict=True)
+    paths = files(folder, *(trace(run, rank, skew=skew) for rank, skew in pairs))
+    return [path.rename(folder / f"rank{rank}.json") for rank, path in enumerate(paths)]
+
+
+def files(folder: Path, *contents: dict) -> list[Path]:
+    """One for each, whose name tells no rank."""
+    paths = [folder / f"{letter}.json" for letter in ascii_lowercase[: len(contents)]]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(json.dumps(content))
     return paths

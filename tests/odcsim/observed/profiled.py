@@ -49,12 +49,10 @@ def main(wrap: str, folder: Path) -> None:
     model = wrapped(TinyDecoder(), wrap)
     optimizer = torch.optim.SGD(model.parameters())
     kept: list[list[int]] = []
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        record_shapes=True,
-        schedule=schedule(wait=WAIT, warmup=1, active=STEPS),
-        on_trace_ready=lambda found: found.export_chrome_trace(str(folder / f"rank{rank}.json")),
-    ) as profiler:
+    told = {"activities": [ProfilerActivity.CPU], "record_shapes": True}
+    told |= {"schedule": schedule(wait=WAIT, warmup=1, active=STEPS)}
+    path = str(folder / f"rank{rank}.json")
+    with profile(**told, on_trace_ready=lambda found: found.export_chrome_trace(path)) as profiler:
         for _ in range(WAIT + 1 + STEPS):
             counts = torch.randint(5, 300, (MICROBATCHES,)).tolist()
             kept.append(counts)

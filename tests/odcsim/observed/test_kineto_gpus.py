@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 
@@ -14,7 +15,7 @@ from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.errors import InputError
 from odcsim.observed import kineto
 from odcsim.observed.run import NO, Doing
-from traces import BYTES, LAYER, UPDATE, MadeStep, made, trace, write
+from traces import BYTES, LAYER, UPDATE, MadeStep, files, made, trace, write
 
 MICRO = 1e-6
 
@@ -81,28 +82,20 @@ def even(units=4, count=2, seconds=100, tokens=64):
 
 def changed(run, folder, change=lambda _: None, like=lambda e: "nccl" in e["name"]):
     """Traces of all ranks, whose events of a collective are changed."""
-    paths = []
-    for rank in range(len(run.ranks)):
-        content = trace(run, rank)
-        for event in filter(like, content["traceEvents"]):
-            change(event)
-        paths.append(folder / f"{rank}.json")
-        paths[-1].write_text(json.dumps(content))
-    return kineto.read(paths)
+    contents = [trace(run, rank) for rank in range(len(run.ranks))]
+    for event in (e for content in contents for e in content["traceEvents"] if like(e)):
+        change(event)
+    return kineto.read(files(folder, *contents))
 
 
 @pytest.mark.parametrize(("skew", "late"), [(0, 40), (3000, 0)])
 def test_on_one_machine_clocks_are_the_same_unless_somebody_would_leave_before_all_came(folder, skew, late):
     """The second rank's collectives end later, by half as much every other time."""
     run = made([[even(), even()]])
-    paths = []
-    for rank in (0, 1):
-        content = {**trace(run, rank, skew=rank * skew), "host_name": "one"}
-        for i, event in enumerate(e for e in content["traceEvents"] if "nccl" in e["name"]):
-            event["dur"] += rank * late / (1 + i % 2)
-        paths.append(folder / f"{rank}.json")
-        paths[-1].write_text(json.dumps(content))
-    one, other = kineto.read(paths).steps[0].tracks
+    contents = [{**trace(run, rank, skew=rank * skew), "host_name": "one"} for rank in (0, 1)]
+    for i, event in enumerate(e for e in contents[1]["traceEvents"] if "nccl" in e["name"]):
+        event["dur"] += late / (1 + i % 2)
+    one, other = kineto.read(files(folder, *contents)).steps[0].tracks
     assert other.edges[0] == pytest.approx(one.edges[0], abs=1e-9)
 
 
@@ -131,61 +124,50 @@ def test_a_kernel_that_persists_does_not_say_how_much_work_it_is(folder):
 
 def test_a_kernel_that_takes_as_long_whatever_its_rank_computes_is_equal_work(folder):
     """Of one that persists only its steadiness tells."""
-
-    def drawn(first, times):
+    steps = []
+    for first, times in ((5, 1.0), (9, 1.3)):
         tokens = [first, 20, 40, 60]
-        return MadeStep([[round(times * s) for s in (100, 10 * n, 10 * n, 100)] for n in tokens], tokens)
-
-    def last(event):
-        return event["name"] == "gemm" and event["args"]["grid"][1] in (0, 3)
-
-    found = persisting(made([[drawn(5, 1.0), drawn(9, 1.3)]] * 2), folder, last)
+        steps.append(MadeStep([[round(times * s) for s in (100, 10 * n, 10 * n, 100)] for n in tokens], tokens))
+    run = made([steps] * 2)
+    found = persisting(run, folder, lambda e: e["name"] == "gemm" and e["args"]["grid"][1] in (0, 3))
     kernels = [seconds for name, seconds in found.alike.items() if "[132, 1, 1]" in name]
     assert kernels == [pytest.approx({0: 1e-4, 1: 1.3e-4})]
 
 
-def test_gradients_that_leave_with_the_last_microbatch_are_deferred(folder):
-    assert seen(made([[even(), even()]]), folder).sync == "collective"
-    assert seen(made([[even(), even()]], deferred=True), folder).sync == "deferred"
-    assert seen(made([[even(count=1), even(count=1)]], deferred=True), folder).sync == "collective"
-
-
 def test_what_else_a_trace_tells(folder):
+    """Gradients that leave with the last microbatch are deferred."""
     found = seen(made([[even(), even()]]), folder)
     assert found.updates == pytest.approx([UPDATE * MICRO] * 2)
     assert (found.ranks, found.seen, found.rests, found.layers) == (2, (0, 1), "tokens", 2)
+    assert (found.sync, len(found.lacks)) == ("collective", 1)
+    assert seen(made([[even(), even()]], deferred=True), folder).sync == "deferred"
+    assert seen(made([[even(count=1), even(count=1)]], deferred=True), folder).sync == "collective"
     collected = replace(even(), collecting=5)
-    assert (len(found.lacks), seen(made([[collected, collected]]), folder).lacks) == (1, ())
-
-
-def test_some_ranks_of_many(folder):
+    assert seen(made([[collected, collected]]), folder).lacks == ()
     (folder / "some.json.gz").write_bytes(gzip.compress(json.dumps(trace(made([[even()] * 3]), 1, world=64)).encode()))
     found = kineto.read([folder / "some.json.gz"])
     assert (found.ranks, found.seen, found.alike, len(found.lacks)) == (64, (1,), {}, 2)
     assert all(set(m.came) == {1} for m in found.steps[0].meetings)
 
 
-@pytest.mark.parametrize(
-    ("names", "ranks"),
-    [
-        (["run_rank_7.json"], 7), (["rank7.pt.trace.json"], 7), (["step_100.rank7.json"], 7),
-        (["2026.11.24.rank-7.json"], 7), (["host_12345.1700000.pt.trace.json"], 0),
-        (["ip-10-0-0-1_999.17.json"], 0), (["epoch-3.json"], 0), (["7.json"], 0), (["0.json", "1.json", "2.json"], 0),
-        (["run_44.0.json", "run_44.1.json"], 0), (["step_5_0.json", "step_5_1.json"], 0),
-        (["host_12346.1701.json", "host_12345.1700.json"], None),  # as their one device says
-    ],
-)  # fmt: skip
-def test_a_rank_is_known_by_its_file_where_the_trace_does_not_say_it(tmp_path, names, ranks):
+NAMES = [  # of files, and the first one's rank
+    (["run_rank_7.json"], 7), (["rank7.pt.trace.json"], 7), (["step_100.rank7.json"], 7),
+    (["2026.11.24.rank-7.json"], 7), (["host_12345.1700000.pt.trace.json"], 0),
+    (["ip-10-0-0-1_999.17.json"], 0), (["epoch-3.json"], 0), (["7.json"], 0), (["0.json", "1.json", "2.json"], 0),
+    (["run_44.0.json", "run_44.1.json"], 0), (["step_5_0.json", "step_5_1.json"], 0),
+    (["host_12346.1701.json", "host_12345.1700.json"], None),  # as their one device says
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "first"), NAMES)
+def test_a_rank_is_known_by_its_file_where_the_trace_does_not_say_it(tmp_path, names, first):
     run = made([[even() for _ in names]])
     for rank, name in enumerate(names):
         (tmp_path / name).write_text(json.dumps({**trace(run, rank), "distributedInfo": None}))
-    if ranks is None:
-        with pytest.raises(InputError):
-            kineto.read([tmp_path / name for name in names])
-    else:
+    with nullcontext() if first is not None else pytest.raises(InputError):
         found = kineto.read([tmp_path / name for name in names])
-        assert found.seen == tuple(range(ranks, ranks + len(names)))
-        assert found.ranks == ranks + len(names)
+        assert found.seen == tuple(range(first, found.ranks))
+        assert len(found.seen) == len(names)
 
 
 def renamed(name):
@@ -213,13 +195,10 @@ def test_sends_are_of_stages_unless_the_host_asked_for_all_to_all(folder):
     assert [m.kind for m in step.meetings][:4] == ["all-to-all", "send", "send-recv", "send-recv"]
 
 
-def test_groups_of_some_ranks_do_not_meet_each_other(folder):
+def test_groups_of_some_ranks_do_not_meet_and_transfers_are_the_shortest_of_each_size(folder):
     """Two groups of one name, of one rank each: torch says how many meet."""
     found = changed(made([[even(), even()]]), folder, lambda event: event["args"].update({"Group size": 1}))
     assert all(len(m.came) == 1 == m.ranks for m in found.steps[0].meetings)
-
-
-def test_transfers_are_the_shortest_of_each_size(folder):
     sizes = Random(0)
 
     def change(event):

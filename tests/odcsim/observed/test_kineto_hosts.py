@@ -1,7 +1,6 @@
 """Traces without a GPU: the work is what the main thread does; where it shows no sign of life, it waits for gloo."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +10,9 @@ from scripts import ROOT
 from odcsim.errors import InputError
 from odcsim.observed import held, kineto
 from odcsim.observed.run import NO, Doing
+from traces import files
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = ROOT / "tests/odcsim/observed/fixtures"
 TRUTH = json.loads((FIXTURES / "truth.json").read_text())["runs"]
 REAL = ROOT.parent / "shared/traces"
 MAIN, LOOP = 1, 2
@@ -30,8 +30,7 @@ def mark(name, begin, end, tid=MAIN, dims=None):
 def track(folder, *events):
     """Kinds of the only step, with where they begin and end in microseconds."""
     content = {"traceEvents": [mark("ProfilerStep#3", 0, 1000), *events], "distributedInfo": {"rank": 0}}
-    (folder / "a.json").write_text(json.dumps(content))
-    (step,) = kineto.read([folder / "a.json"]).steps
+    (step,) = kineto.read(files(folder, content)).steps
     (one,) = step.tracks
     edges = np.round((one.edges - one.edges[0]) * 1e6).astype(int).tolist()
     return list(zip(map(Doing, one.kinds), edges, edges[1:], strict=False)), step.meetings
@@ -49,28 +48,28 @@ READS = "torch/utils/data/dataloader.py(700): __next__"
 WAITED = [(C, 0, 100), (H, 100, 110), (M, 110, 200), (C, 200, 900), (E, 900, 1000)]
 
 
-@pytest.mark.parametrize(
-    ("events", "kinds"),
-    [
-        ([BEFORE, GATHER, RAN, AFTER], WAITED),
-        # what a collective's call moves is the collective's
-        ([BEFORE, GATHER, event("aten::clone", 112, 118, dims=[[64]]), RAN, AFTER], WAITED),
-        # under work it is waited for by nobody
-        ([BEFORE, GATHER, RAN, event("aten::mm", 130, 900)],
-         [(C, 0, 100), (H, 100, 110), (M, 110, 120), (H, 120, 130), (C, 130, 900), (E, 900, 1000)]),
-        # an operator that calls a collective, as the norm of a DTensor does, is not all work
-        ([BEFORE, event("aten::linalg_vector_norm", 100, 210, dims=[[8]]), GATHER, RAN, event("aten::mm", 210, 900)],
-         [(C, 0, 100), (H, 100, 110), (M, 110, 210), (C, 210, 900), (E, 900, 1000)]),
-        # operators of the loader and of other threads are no work
-        ([mark(NEXT, 0, 50), event("aten::randint", 10, 40), event("aten::div_", 60, 80, tid=LOOP), mark("gc", 80, 95),
-          event("aten::mm", 100, 1000)], [(L, 0, 50), (E, 50, 80), (G, 80, 95), (E, 95, 100), (C, 100, 1000)]),
-        # where stacks were recorded; garbage is collected by whatever thread, and all others stand still
-        ([BEFORE, event(READS, 100, 200, PYTHON), event("Python GC", 220, 300, PYTHON, LOOP),
-          event("<built-in function collect>", 290, 310, PYTHON), event("collect.py(3): go", 310, 330, PYTHON),
-          event(READS, 330, 350, PYTHON, LOOP), event("aten::mm", 400, 1000)],
-         [(C, 0, 100), (L, 100, 200), (H, 200, 220), (G, 220, 310), (H, 310, 400), (C, 400, 1000)]),
-    ],
-)  # fmt: skip
+SHOWN = [
+    ([BEFORE, GATHER, RAN, AFTER], WAITED),
+    # what a collective's call moves is the collective's
+    ([BEFORE, GATHER, event("aten::clone", 112, 118, dims=[[64]]), RAN, AFTER], WAITED),
+    # under work it is waited for by nobody
+    ([BEFORE, GATHER, RAN, event("aten::mm", 130, 900)],
+     [(C, 0, 100), (H, 100, 110), (M, 110, 120), (H, 120, 130), (C, 130, 900), (E, 900, 1000)]),
+    # an operator that calls a collective, as the norm of a DTensor does, is not all work
+    ([BEFORE, event("aten::linalg_vector_norm", 100, 210, dims=[[8]]), GATHER, RAN, event("aten::mm", 210, 900)],
+     [(C, 0, 100), (H, 100, 110), (M, 110, 210), (C, 210, 900), (E, 900, 1000)]),
+    # operators of the loader and of other threads are no work
+    ([mark(NEXT, 0, 50), event("aten::randint", 10, 40), event("aten::div_", 60, 80, tid=LOOP), mark("gc", 80, 95),
+      event("aten::mm", 100, 1000)], [(L, 0, 50), (E, 50, 80), (G, 80, 95), (E, 95, 100), (C, 100, 1000)]),
+    # where stacks were recorded; garbage is collected by whatever thread, and all others stand still
+    ([BEFORE, event(READS, 100, 200, PYTHON), event("Python GC", 220, 300, PYTHON, LOOP),
+      event("<built-in function collect>", 290, 310, PYTHON), event("collect.py(3): go", 310, 330, PYTHON),
+      event(READS, 330, 350, PYTHON, LOOP), event("aten::mm", 400, 1000)],
+     [(C, 0, 100), (L, 100, 200), (H, 200, 220), (G, 220, 310), (H, 310, 400), (C, 400, 1000)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "kinds"), SHOWN)
 def test_what_a_thread_shows_is_what_it_does(tmp_path, events, kinds):
     """Where it shows no sign of life, it waits for what is done then."""
     found, meetings = track(tmp_path, *events)
@@ -83,8 +82,7 @@ def test_what_a_thread_shows_is_what_it_does(tmp_path, events, kinds):
 def test_what_comes_long_after_is_the_host_s(tmp_path):
     sleep = 120_000
     late = [mark("ProfilerStep#3", 0, sleep), event("aten::mm", sleep - 100, sleep - 50)]
-    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [BEFORE, GATHER, RAN, *late]}))
-    (one,) = kineto.read([tmp_path / "a.json"]).steps[0].tracks
+    (one,) = kineto.read(files(tmp_path, {"traceEvents": [BEFORE, GATHER, RAN, *late]})).steps[0].tracks
     seconds = {kind: np.diff(one.edges)[one.kinds == kind].sum() * 1e6 for kind in Doing}
     assert seconds[Doing.MEETING] == pytest.approx(80)
     assert seconds[Doing.HOST] == pytest.approx(sleep - 100 - 190 + 10)
@@ -95,15 +93,15 @@ def test_recorded_runs_did_what_each_rank_measured_by_itself(case):
     run, truth = kineto.read([FIXTURES / f"{case}-rank{rank}.json.gz" for rank in (0, 1)]), TRUTH[case]
     assert np.mean([step.seconds for step in run.steps]) == pytest.approx(truth["step"], rel=0.01)
     for rank, measured in enumerate(truth["ranks"]):
-        share = {
-            kind: np.mean([np.diff(s.tracks[rank].edges)[s.tracks[rank].kinds == kind].sum() for s in run.steps])
-            / truth["step"]
-            for kind in Doing
-        }
-        assert share[Doing.LOADER] == pytest.approx(measured["loader"] / truth["step"], abs=0.005)
-        assert share[Doing.COLLECTOR] == pytest.approx(measured["collector"] / truth["step"], abs=0.005)
-        assert share[Doing.MEETING] == pytest.approx(measured["blocked"] / truth["step"], abs=0.01)
-        assert share[Doing.COMPUTE] > measured["compute"] / truth["step"] - 0.005  # and copies of FSDP's
+        tracks = [step.tracks[rank] for step in run.steps]
+
+        def share(kind, tracks=tracks):
+            return np.mean([np.diff(t.edges)[t.kinds == kind].sum() for t in tracks]) / truth["step"]
+
+        assert share(Doing.LOADER) == pytest.approx(measured["loader"] / truth["step"], abs=0.005)
+        assert share(Doing.COLLECTOR) == pytest.approx(measured["collector"] / truth["step"], abs=0.005)
+        assert share(Doing.MEETING) == pytest.approx(measured["blocked"] / truth["step"], abs=0.01)
+        assert share(Doing.COMPUTE) > measured["compute"] / truth["step"] - 0.005  # and copies of FSDP's
     slow = truth["injected"]["device"]
     for seconds in run.alike.values():
         assert max(seconds.values()) / min(seconds.values()) == pytest.approx(slow, rel=0.05)

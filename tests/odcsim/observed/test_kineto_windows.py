@@ -1,11 +1,9 @@
 """Where steps and microbatches begin, by whatever a trace has that tells it."""
 
-import json
-
 import pytest
 
 from odcsim.observed import kineto
-from traces import MadeStep, made, trace
+from traces import MadeStep, files, made, trace
 
 STEP = MadeStep([[100] * 4] * 3, [64, 32, 16], loading=30)
 RUN = made([[STEP, STEP]] * 2, ahead=20)
@@ -13,8 +11,7 @@ ROOT, LOOKED_UP = "FSDP::root_pre_forward", "aten::embedding"
 
 
 def seen(tmp_path, events):
-    (tmp_path / "rank0.json").write_text(json.dumps({**trace(RUN, 0), "traceEvents": events}))
-    return kineto.read([tmp_path / "rank0.json"])
+    return kineto.read(files(tmp_path, {**trace(RUN, 0), "traceEvents": events}))
 
 
 def renamed(name, nested=0):
@@ -62,52 +59,36 @@ def fed_embeddings(*, flat=False):
 
 def operators_alone():
     """Microbatches begin with a forward after a backward."""
-    events = without(ROOT, LOOKED_UP)
-    for event in trace(RUN, 0)["traceEvents"]:
-        if event["name"] == LOOKED_UP:
-            events += [{**event, "name": "aten::add", "ts": event["ts"] + i / 16, "dur": 0.01, "args": {}}
-                       for i in range(9)]  # fmt: skip
-    return events
+    looked = [e for e in trace(RUN, 0)["traceEvents"] if e["name"] == LOOKED_UP for _ in range(9)]
+    added = [{**e, "name": "aten::add", "ts": e["ts"] + i % 9 / 16, "dur": 0.01} for i, e in enumerate(looked)]
+    return without(ROOT, LOOKED_UP) + [{**e, "args": {}} for e in added]
 
 
 def launches_alone():
     """Microbatches end with the embedding's gradient, where a trace has nothing else of the host."""
-    events, units = without(ROOT, LOOKED_UP, "autograd"), 0
-    for event in events:
-        units += event["name"] == "gemm"
-        if event["name"] == "gemm" and units % 4 == 0:
-            event["name"] = "void (anonymous namespace)::embedding_backward_feature_kernel<float>"
+    events = without(ROOT, LOOKED_UP, "autograd")
+    for event in [e for e in events if e["name"] == "gemm"][3::4]:
+        event["name"] = "void (anonymous namespace)::embedding_backward_feature_kernel<float>"
     return events
 
 
-@pytest.mark.parametrize(
-    ("events", "known"),
-    [
-        (renamed(ROOT), True),
-        (renamed("FullyShardedDataParallel.forward", 3), True),
-        (renamed("DistributedDataParallel.forward"), True),
-        (renamed("DeepSpeedEngine.forward"), True),
-        (without(ROOT), True),
-        (another_forward(), True),
-        (places_looked_up(), True),
-        (fed_embeddings(), True),
-        (fed_embeddings(flat=True), False),
-        (operators_alone(), False),
-        (launches_alone(), False),
-    ],
-    ids=range(11),
-)
-def test_microbatches_are_known_by_whatever_tells_of_them(tmp_path, events, known):
-    found = seen(tmp_path, events)
+OTHERS = [
+    ("FullyShardedDataParallel.forward", 3),
+    ("DistributedDataParallel.forward", 0),
+    ("DeepSpeedEngine.forward", 0),
+]
+TOLD = [renamed(ROOT), *(renamed(*other) for other in OTHERS), without(ROOT), another_forward(), places_looked_up()]
+TOLD += [fed_embeddings()]
+UNTOLD = [fed_embeddings(flat=True), operators_alone(), launches_alone()]
+
+
+@pytest.mark.parametrize("case", range(len(TOLD + UNTOLD)))
+def test_microbatches_are_known_by_whatever_tells_of_them(tmp_path, case):
+    found, known = seen(tmp_path, (TOLD + UNTOLD)[case]), case < len(TOLD)
     assert found.rests == ("tokens" if known else "seconds")
     for step in found.steps:
         assert [m.tokens for m in step.microbatches] == ([64, 32, 16] if known else [0] * 3)
         assert [m.seconds for m in step.microbatches] == pytest.approx([4e-4] * 3, rel=0.1)
-
-
-def test_without_any_mark_a_step_is_one_microbatch(tmp_path):
-    for step in seen(tmp_path, without(ROOT, LOOKED_UP, "autograd")).steps:
-        assert [m.seconds for m in step.microbatches] == pytest.approx([12e-4])
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])
@@ -131,20 +112,18 @@ def test_a_forward_without_a_backward_is_in_no_microbatch(tmp_path, place):
     assert len(run.lacks) == len(seen(tmp_path, events).lacks) + 1
 
 
-def test_without_the_profiler_s_steps_the_optimizer_s_cut(tmp_path):
-    found = seen(tmp_path, without("ProfilerStep"))
-    assert [step.number for step in found.steps] == [0, 1]
-    assert [len(step.microbatches) for step in found.steps] == [3, 3]
+def test_without_the_profiler_s_steps_the_optimizer_s_cut_once_and_without_any_mark_all_is_one(tmp_path):
+    events = without("ProfilerStep")
+    found = seen(tmp_path, events)
+    assert [(step.number, len(step.microbatches)) for step in found.steps] == [(0, 3), (1, 3)]
     true = RUN.ranks[0].windows
     assert found.steps[1].tracks[0].edges[-1] * 1e6 == pytest.approx(true[1][1] - true[0][0])
-
-
-def test_two_optimizers_of_one_step_cut_once_and_without_any_the_whole_trace_is_one(tmp_path):
-    events = without("ProfilerStep")
     events += [{**e, "ts": e["ts"] + 1, "dur": e["dur"] - 2} for e in events if e["name"].startswith("Optimizer")]
-    assert len(seen(tmp_path, events).steps) == 2
+    assert len(seen(tmp_path, events).steps) == 2  # two optimizers of one step
     (step,) = seen(tmp_path, without("ProfilerStep", "Optimizer")).steps
     assert len(step.microbatches) == 6
+    for step in seen(tmp_path, without(ROOT, LOOKED_UP, "autograd")).steps:
+        assert [m.seconds for m in step.microbatches] == pytest.approx([12e-4])
 
 
 def test_steps_are_the_device_s_where_launches_are_not_told(tmp_path):

@@ -1,7 +1,6 @@
 """Operations of a pipeline become steps whose pieces sum to them, with the meetings of those who met."""
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pipelines
@@ -17,11 +16,9 @@ from odcsim.observed.operations import track_of
 from odcsim.observed.run import NO, Doing
 from odcsim.observed.stragglers import read
 
-pytest.importorskip("pyarrow")
+pa, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
 REAL = ROOT.parent / "shared/traces/straggler-trace-SE.parquet"
 TIMES = st.integers(0, 40).map(lambda n: n / 4)
-
-
 LAID = pipelines.made(uneven=0.5)
 
 
@@ -107,14 +104,14 @@ def test_where_other_stages_were_not_seen_nothing_that_is_not_told_is_the_host_s
     assert changes(run, found, {}).ways == ()
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [
-        lambda row: row[2] == 4,
-        lambda row: row[2] == 4 and row[4] == "backward-compute" and row[8] == 3,
-        lambda row: row[2] in (4, 20) and row[4] == "forward-compute" and row[8] == 3,
-    ],
-)
+MISSING = [
+    lambda row: row[2] == 4,
+    lambda row: row[2] == 4 and row[4] == "backward-compute" and row[8] == 3,
+    lambda row: row[2] in (4, 20) and row[4] == "forward-compute" and row[8] == 3,
+]
+
+
+@pytest.mark.parametrize("missing", MISSING)
 def test_steps_of_which_ranks_or_passes_are_missing_are_left_out(tmp_path, missing):
     every = pipelines.made().rows()
     run = read_of(tmp_path, [row for row in every if row[3] != 2 or not missing(row)])
@@ -126,33 +123,24 @@ def test_steps_of_which_ranks_or_passes_are_missing_are_left_out(tmp_path, missi
             read_of(tmp_path, rest)
 
 
-@pytest.mark.parametrize(("place", "value"), [(6, -1.0), (5, float("nan")), (4, "dance"), (1, 1), (None, None)])
-def test_rows_that_cannot_be_are_refused(tmp_path, place, value):
-    """The last: none of a forward."""
+def test_rows_that_cannot_be_other_parquet_and_a_file_that_is_cut_short_are_refused(tmp_path):
     rows = pipelines.made(steps=1).rows()
-    wrong = [row for row in rows if row[4] != "forward-compute"]
-    if place is not None:
-        wrong = [(*rows[0][:place], value, *rows[0][place + 1 :]), *rows[1:]]
-    with pytest.raises(InputError) as refused:
-        read_of(tmp_path, wrong)
-    assert str(tmp_path) in str(refused.value)
-
-
-def test_other_parquet_and_a_file_that_is_cut_short_are_refused(tmp_path):
-    import pyarrow
-    from pyarrow import parquet
-
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"length": [1, 2]}), path)
-    with pytest.raises(InputError):
-        read(path)
-    path.write_bytes(pipelines.write(path, pipelines.made(steps=1).rows()).read_bytes()[:-20])
-    with pytest.raises(InputError):
-        read(path)
+    path = pipelines.write(tmp_path / "whole.parquet", rows)
+    path.write_bytes(path.read_bytes()[:-20])
+    parquet.write_table(pa.table({"length": [1, 2]}), tmp_path / "other.parquet")
+    values = [(6, -1.0), (5, float("nan")), (4, "dance"), (1, 1)]
+    wrong = [[(*rows[0][:place], value, *rows[0][place + 1 :]), *rows[1:]] for place, value in values]
+    wrong.append([row for row in rows if row[4] != "forward-compute"])
+    for number, of in enumerate(wrong):
+        pipelines.write(tmp_path / f"{number}.parquet", of)
+    for path in tmp_path.iterdir():
+        with pytest.raises(InputError) as refused:
+            read(path)
+        assert str(path) in str(refused.value)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path(REAL).exists(), reason="real traces lie beside the checkout")
+@pytest.mark.skipif(not REAL.exists(), reason="real traces lie beside the checkout")
 def test_a_real_file_is_read_whole():
     run = read(REAL)
     assert (len(run.steps), len(run.seen), run.ranks) == (43, 64, 128)
