@@ -22,21 +22,20 @@ def found():
     return {name: broken_down(read([str(HOME / f"{name}-rank{rank}.json.gz") for rank in range(2)])) for name in RUNS}
 
 
-def truth_of(name):
-    return Truth(*(RUNS[name][key] for key in ("cause", "idle", "step", "lost")))
+TRUTHS = {name: Truth(*(run[key] for key in ("cause", "idle", "step", "lost"))) for name, run in RUNS.items()}
 
 
 def test_there_is_a_run_of_each_cause_and_one_of_none():
     assert list(RUNS) == list(CASES)
     assert list(ENGINE) == list(ENGINE_CASES)
-    assert {truth_of(name).cause for name in RUNS} == {"", "lengths", "device", "transfer", "loader", "collector"}
+    assert {truth.cause for truth in TRUTHS.values()} == {"", "lengths", "device", "transfer", "loader", "collector"}
     assert {case["cause"] for case in ENGINE.values()} == {"", "lengths", "device"}
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_cause_that_was_put_in_is_named_and_costs_what_it_costs_in_truth(found, name):
     """Within four points of the step, all at once, too; and what was not put in costs nothing like that."""
-    truth, mine = truth_of(name), found[name]
+    truth, mine = TRUTHS[name], found[name]
     assert [part.name for part in mine.parts] == list(PARTS)
     assert sum(part.share for part in mine.parts) == pytest.approx(1)
     assert mine.seconds == pytest.approx(truth.step, rel=0.01)
@@ -62,19 +61,12 @@ def test_of_a_rank_alone_no_waiting_is_called_a_transfer_nor_the_host_s(found, n
     assert len(alone.cannot) > len(found[name].cannot)
 
 
-@pytest.fixture(scope="module")
-def engine():
-    """The engine's own timelines, under collective and on-demand: docs/studies/causes_engine.py made them."""
-    return {
-        name: broken_down(read([str(HOME / f"engine/{name}{end}") for end in (".npz", ".jsonl")])) for name in ENGINE
-    }
-
-
 @pytest.mark.parametrize("name", ENGINE)
-def test_an_engine_s_step_is_what_the_schedule_makes_it(engine, name):
-    """Idle, and what ranks waited for, within four points of what the schedule computes: a timeline counts some
-    milliseconds of the engine's own as compute."""
-    true, found = ENGINE[name], engine[name]
+def test_an_engine_s_step_is_what_the_schedule_makes_it(name):
+    """Of its own timelines, which docs/studies/causes_engine.py made. Idle, and what ranks waited for, within four
+    points of what the schedule computes: a timeline counts some milliseconds of the engine's own as compute."""
+    true = ENGINE[name]
+    found = broken_down(read([str(HOME / f"engine/{name}{end}") for end in (".npz", ".jsonl")]))
     assert sum(part.share for part in found.parts) == pytest.approx(1)
     assert found.seconds == pytest.approx(true["step"], rel=0.01)
     assert idle_of(found) == pytest.approx(true["idle"], abs=0.04)

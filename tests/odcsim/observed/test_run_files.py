@@ -30,39 +30,29 @@ def folder(tmp_path):
     (tmp_path / "c").write_bytes(gzip.compress(json.dumps(TRACE, indent=1).encode()))
     (tmp_path / "d.json").write_text(json.dumps(STEPS))
     (tmp_path / "e").write_text(SECONDS)
-    (tmp_path / "one").mkdir()
-    (path,) = wrote(tmp_path / "one", [[step(0, [ran(0, 1, [5])])]])
-    path.rename(tmp_path / "f")
-    (tmp_path / "one").rmdir()
+    wrote(tmp_path, [[step(0, [ran(0, 1, [5])])]])[0].rename(tmp_path / "f")
     header = schedule.Header("lb-mini", "m", "w", 8, 1)
     schedule.write(schedule.ScheduleFile(header, (schedule.Schedule((5,), (((0,),),)),)), tmp_path / "g")
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("names", "kind"),
-    [
-        ("a", files.OPERATIONS),
-        ("b", files.TRACES),
-        ("bc", files.TRACES),
-        ("bcf", files.TRACES),  # whose lengths the watcher has
-        (["d.json"], files.STEPS),
-        ("e", files.STEPS),
-        ("f", files.WATCHED),
-    ],
-)
-def test_content_tells_what_files_are(folder, names, kind):
-    assert sources_of([str(folder / name) for name in names]).kind == kind
+KINDS = [("a", files.OPERATIONS), ("b", files.TRACES), ("bc", files.TRACES), (["d.json"], files.STEPS)]
+KINDS += [("bcf", files.TRACES), ("e", files.STEPS), ("f", files.WATCHED)]  # the watcher has the lengths of traces
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        ("ab", ("a", "b")), ("ef", ("e", "f")), ("ea", ("e", "a")), ("af", ("a", "f")),  # two kinds at once
-        (["a", "again"], ("again",)),  # two files of what is one
-        (["zz"], ("zz",)), (["none"], ("none",)), ("g", ("g",)), ("e", ("e",)), ([], ()),
-    ],
-)  # fmt: skip
+def test_content_tells_what_files_are(folder):
+    found = [(names, sources_of([str(folder / name) for name in names]).kind) for names, _ in KINDS]
+    assert found == KINDS
+
+
+REFUSED = [  # files, and those of them that the error names
+    ("ab", "ab"), ("ef", "ef"), ("ea", "ea"), ("af", "af"),  # two kinds at once
+    (["a", "again"], ["again"]),  # two files of what is one
+    (["zz"], ["zz"]), (["none"], ["none"]), ("g", "g"), ("e", "e"), ([], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "words"), REFUSED)
 def test_what_is_no_one_run_with_ranks_is_refused_by_name(folder, names, words):
     shutil.copy(folder / "a", folder / "again")
     (folder / "none").mkdir()
@@ -71,36 +61,28 @@ def test_what_is_no_one_run_with_ranks_is_refused_by_name(folder, names, words):
     assert all(str(folder / name) in str(refused.value) for name in words)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\x00\x01\x02\xff\xfe",
-        b'{"job_meta": {"trial_name": "SE"}}',
-        b"PK\x03\x04 and no more",
-        b"PAR1 and no more",
-        gzip.compress(json.dumps(TRACE).encode() * 100, mtime=0)[:60],
-        b'{"format": "odcsim watch"}\n',
-    ],
-)
-def test_what_is_empty_foreign_or_cut_short_is_refused_in_one_line(tmp_path, content):
+FOREIGN = [
+    b"", b"\x00\x01\x02\xff\xfe", b'{"job_meta": {"trial_name": "SE"}}', b"PK\x03\x04 and no more",
+    b"PAR1 and no more", gzip.compress(json.dumps(TRACE).encode() * 100, mtime=0)[:60], b'{"format": "odcsim watch"}\n',
+]  # fmt: skip
+
+
+def test_what_is_empty_foreign_or_cut_short_is_refused_in_one_line(tmp_path):
     path = tmp_path / "x.json"
-    path.write_bytes(content)
-    with pytest.raises(InputError) as refused:
-        read([str(path)])
-    assert str(path) in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert refused.value.fix
+    for content in FOREIGN:
+        path.write_bytes(content)
+        with pytest.raises(InputError) as refused:
+            read([str(path)])
+        assert str(path) in str(refused.value)
+        assert "\n" not in str(refused.value)
+        assert refused.value.fix
 
 
 def test_a_folder_has_its_files_and_those_one_below(tmp_path):
-    for name in ("here", "here/below", "here/below/deep"):
-        (tmp_path / name).mkdir()
-    rows = [[step(0, [ran(0, 1, [5])])] for _ in range(3)]
-    first, second, third = wrote(tmp_path, rows)
-    shutil.move(first, tmp_path / "here")
-    shutil.move(second, tmp_path / "here/below")
-    shutil.move(third, tmp_path / "here/below/deep")
+    (tmp_path / "here/below/deep").mkdir(parents=True)
+    paths = wrote(tmp_path, [[step(0, [ran(0, 1, [5])])] for _ in range(3)])
+    for path, place in zip(paths, ("here", "here/below", "here/below/deep"), strict=True):
+        shutil.move(path, tmp_path / place)
     (tmp_path / "here/notes.md").write_text("a run\n")
     (tmp_path / "here/.hidden").write_text("x")
     run = read([str(tmp_path / "here")])
@@ -120,9 +102,7 @@ def test_logs_of_steps_in_a_folder_give_way_to_what_tells_more(folder):
 
 
 def test_lengths_are_a_table_or_what_the_watcher_wrote(folder, tmp_path):
-    path = str(folder / "a")
-    ranks = pipelines.made(steps=1)
-    table = tmp_path / "lengths.csv"
+    path, table, ranks = str(folder / "a"), tmp_path / "lengths.csv", pipelines.made(steps=1)
     rows = [f"{ranks.rank(replica, stage)},0,{m + 1}" for replica in range(8) for stage in (0, 1) for m in range(6)]
     table.write_text("\n".join(["device,step,lengths", *rows]))
     run = read([path], lengths=str(table))
@@ -147,39 +127,35 @@ def test_a_timeline_needs_the_schedule_that_it_ran(timeline, schedules, tmp_path
     assert len(read([str(tmp_path)]).steps) == len(schedules.schedules)
 
 
-@pytest.fixture
-def traced(tmp_path):
-    """A run whose traces tell no lengths, and its lengths by rank and step."""
-    for rank in (0, 1):
-        shutil.copy(FIXTURES / f"lengths-rank{rank}.json.gz", tmp_path)
-    ranks = json.loads((FIXTURES / "truth.json").read_text())["runs"]["lengths"]["ranks"]
-    steps = [step.number for step in read([str(tmp_path)]).steps]
-    every = {(rank, n): held for rank, of in enumerate(ranks) for n, held in zip(steps, of["lengths"], strict=True)}
-    return tmp_path, every
-
-
 def held_by(run):
     return {(m.rank, s.number, m.number): m.lengths for s in run.steps for m in s.microbatches}
 
 
-def test_traces_get_their_lengths_from_a_table_or_from_the_watcher_beside_them(traced, tmp_path_factory):
-    """From the watcher where steps are the same."""
-    folder, every = traced
+def test_traces_get_their_lengths_from_a_table_or_from_the_watcher_beside_them(tmp_path, tmp_path_factory):
+    """From the watcher where steps are the same; the traces tell no lengths."""
+    for rank in (0, 1):
+        shutil.copy(FIXTURES / f"lengths-rank{rank}.json.gz", tmp_path)
+    bare = read([str(tmp_path)])
+    ranks = json.loads((FIXTURES / "truth.json").read_text())["runs"]["lengths"]["ranks"]
+    every = {
+        (rank, step.number): held
+        for rank, of in enumerate(ranks)
+        for step, held in zip(bare.steps, of["lengths"], strict=True)
+    }
     table = tmp_path_factory.mktemp("beside") / "lengths.csv"
     rows = [f"{rank},{n},{length}" for (rank, n), held in every.items() for length in held]
     table.write_text("\n".join(["device,step,lengths", *rows]))
-    bare, known = read([str(folder)]), read([str(folder)], lengths=str(table))
+    known = read([str(tmp_path)], lengths=str(table))
     assert held_by(known) == {(rank, n, i): (one,) for (rank, n), held in every.items() for i, one in enumerate(held)}
     assert (bare.rests, known.rests, len(bare.lacks), len(known.lacks)) == ("seconds", "lengths", 2, 2)
     table.write_text("\n".join(["device,step,lengths", *rows[:-1]]))
     with pytest.raises(InputError):
-        read([str(folder)], lengths=str(table))
-    ranks = [
-        [step(n, [ran(i, 1, [length]) for i, length in enumerate(held)]) for (r, n), held in every.items() if r == rank]
-        for rank in (0, 1)
-    ]
-    wrote(folder, ranks)
-    assert held_by(read([str(folder)])) == held_by(known)
-    wrote(folder, [rows[1:] for rows in ranks])
-    run = read([str(folder)])
+        read([str(tmp_path)], lengths=str(table))
+    watched = [[], []]
+    for (rank, n), held in every.items():
+        watched[rank].append(step(n, [ran(i, 1, [length]) for i, length in enumerate(held)]))
+    wrote(tmp_path, watched)
+    assert held_by(read([str(tmp_path)])) == held_by(known)
+    wrote(tmp_path, [rows[1:] for rows in watched])
+    run = read([str(tmp_path)])
     assert (run.rests, len(run.lacks)) == ("seconds", 3)

@@ -1,6 +1,7 @@
 """What the watcher wrote becomes steps, also while the run goes on."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -44,14 +45,11 @@ def test_pieces_sum_to_the_step_and_to_what_was_told_whatever_the_clocks_say(lat
             assert met.came[0] > met.came[1]
 
 
-def test_microbatches_have_their_lengths_and_seconds(tmp_path):
+def test_microbatches_have_their_lengths_and_seconds_and_where_waiting_is_not_told_it_is_not_made_up(tmp_path):
     run = read(wrote(tmp_path, [[step(7, [ran(0, 1.5, [512, 1024], 0.5, computed=2048)])]]))
     (one,) = run.steps[0].microbatches
     assert (one.lengths, one.computed, one.seconds, one.wall) == ((512, 1024), 2048, 1.0, 1.5)
     assert (run.rests, run.trainer, run.lacks) == ("lengths", "trl", ())
-
-
-def test_where_waiting_is_not_told_it_is_not_made_up(tmp_path):
     run = read(wrote(tmp_path, [[step(0, [ran(0, 1.5, [5], None)])]]))
     (one,) = run.steps[0].microbatches
     assert (one.seconds, one.wall, run.steps[0].meetings, len(run.lacks)) == (0.0, 1.5, (), 1)
@@ -81,44 +79,34 @@ def test_steps_that_not_all_ranks_have_ended_are_left_out_and_counted(kept, rank
     assert [lack.split()[0] for lack in run.lacks] == [f"{lost}"] * (lost > 0)
 
 
-def test_a_step_that_is_written_again_counts_once(tmp_path):
+def test_a_step_that_is_written_again_counts_once_and_it_is_known_whose_files_are_missing(tmp_path):
     """Of a run that went on from a checkpoint."""
-    rows = [step(0, [ran(0, 1, [5])]), step(0, [ran(0, 2, [9])])]
-    run = read(wrote(tmp_path, [rows]))
+    run = read(wrote(tmp_path, [[step(0, [ran(0, 1, [5])]), step(0, [ran(0, 2, [9])])]]))
     assert [m.lengths for s in run.steps for m in s.microbatches] == [(9,)]
-
-
-def test_it_knows_whose_files_are_missing(tmp_path):
     found = read([wrote(tmp_path, [[step(0, [ran(0, 1, [5])])] for _ in range(3)])[2]])
     assert (found.seen, found.ranks, len(found.lacks)) == ((2,), 3, 1)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda head, _: head.update(version=2),
-        lambda head, _: head.update(rank=5),
-        lambda _, row: row.update(seconds="3"),
-        lambda _, row: row["microbatches"][0].update(lengths=[0]),
-        lambda _, row: row.pop("microbatches"),
-        None,  # a line that is no JSON, before the last
-    ],
-)
-def test_values_that_cannot_be_are_refused(tmp_path, change):
-    head, row = header(0, 1), step(0, [ran(0, 1, [5])])
-    if change is not None:
-        change(head, row)
+WRONG = [
+    lambda head, _: head.update(version=2),
+    lambda head, _: head.update(rank=5),
+    lambda _, row: row.update(seconds="3"),
+    lambda _, row: row["microbatches"][0].update(lengths=[0]),
+    lambda _, row: row.pop("microbatches"),
+]
+
+
+def test_values_that_cannot_be_are_refused(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text(f"{json.dumps(head)}\n{'' if change else '{'}{json.dumps(row)}\n\n")
-    with pytest.raises(InputError) as refused:
-        read([path])
-    assert str(refused.value).startswith(str(path))
-
-
-def named(paths):
-    for name, path in zip(("one", "another"), paths, strict=True):
-        path.write_text(path.read_text().replace('"format"', f'"run": "{name}", "format"'))
-    return paths
+    for change in (*WRONG, None):
+        head, row = header(0, 1), step(0, [ran(0, 1, [5])])
+        if change is not None:
+            change(head, row)
+        spoilt = "" if change else "{"  # a line that is no JSON, before the last
+        path.write_text(f"{json.dumps(head)}\n{spoilt}{json.dumps(row)}\n\n")
+        with pytest.raises(InputError) as refused:
+            read([path])
+        assert str(refused.value).startswith(str(path))
 
 
 def test_files_of_two_runs_or_of_one_rank_twice_are_refused(tmp_path):
@@ -127,7 +115,9 @@ def test_files_of_two_runs_or_of_one_rank_twice_are_refused(tmp_path):
         (tmp_path / name).mkdir()
     first, second = wrote(tmp_path / "a", [rows[0], rows[0]])
     (other,) = wrote(tmp_path / "b", rows[:1])
-    days, unlike = wrote(tmp_path / "c", rows), named(wrote(tmp_path / "d", [rows[0], rows[0]]))
+    days, unlike = wrote(tmp_path / "c", rows), wrote(tmp_path / "d", [rows[0], rows[0]])
+    for name, path in zip(("one", "another"), unlike, strict=True):
+        path.write_text(path.read_text().replace('"format"', f'"run": "{name}", "format"'))
     assert read([first, second]).seen == (0, 1)
     for paths in ([first, other], [second, other], days, unlike):
         with pytest.raises(InputError):
@@ -137,20 +127,25 @@ def test_files_of_two_runs_or_of_one_rank_twice_are_refused(tmp_path):
 @pytest.mark.parametrize("waited", [0.0, None])
 def test_where_gradients_meet_behind_the_last_microbatch_ranks_wait_there(tmp_path, waited):
     """As under DDP: who has less is done earlier, and what follows the slowest is the step's end."""
-    rows = [[step(n, [ran(0, 1, [9], waited), ran(1, long, [int(9 * long)], waited)], seconds=3.5)
-             for n, long in enumerate([(1.0, 2.0)[(n + r) % 2] for n in range(4)])] for r in range(2)]  # fmt: skip
+
+    def last(n, rank):
+        return (1.0, 2.0)[(n + rank) % 2]
+
+    rows = [[], []]
+    for n, r in product(range(4), (0, 1)):
+        own = last(n, r)
+        rows[r].append(step(n, [ran(0, 1, [9], waited), ran(1, own, [int(9 * own)], waited)], seconds=3.5))
     run = read(wrote(tmp_path, rows))
     assert not run.lacks
     for number, each in enumerate(run.steps):
         for track in each.tracks:
-            own = (1.0, 2.0)[(number + track.rank) % 2]
-            kinds = (Doing.COMPUTE, Doing.MEETING, Doing.EDGE)
+            own, kinds = last(number, track.rank), (Doing.COMPUTE, Doing.MEETING, Doing.EDGE)
             assert [sums(track)[kind] for kind in kinds] == pytest.approx([1 + own, 2 - own, 0.5], abs=1e-5)
-            (place,) = (
-                np.flatnonzero((track.kinds == Doing.MEETING) & (np.diff(track.edges) > 0.1)) if own < 2 else (0,)
-            )
-            assert own == 2 or each.meetings[track.meetings[place]].done == pytest.approx(track.edges[place + 1])
-        assert each.meetings[-1].came == pytest.approx({r: 2 + (number + r) % 2 for r in range(2)}, abs=1e-5)
+            waits = np.flatnonzero((track.kinds == Doing.MEETING) & (np.diff(track.edges) > 0.1))
+            assert len(waits) == (own < 2)
+            for place in waits:
+                assert each.meetings[track.meetings[place]].done == pytest.approx(track.edges[place + 1])
+        assert each.meetings[-1].came == pytest.approx({r: 1 + last(number, r) for r in (0, 1)}, abs=1e-5)
 
 
 def test_ranks_that_wait_inside_microbatches_do_not_meet_behind_them_alone():
