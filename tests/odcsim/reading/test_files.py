@@ -48,40 +48,33 @@ def test_every_form_in_every_file(tmp_path, name, form):
 @pytest.mark.parametrize("name", NESTED)
 @pytest.mark.parametrize(("ids", "groups"), [("aba", [0, 1, 0]), ((2**60, 2**60 + 1, 2**60), None)])
 def test_groups_are_what_their_ids_say(tmp_path, name, ids, groups):
+    """Also such as are too large for any number."""
     path = write(tmp_path / name, rows_of({"length": LENGTHS, "uid": list(ids)}))
     assert load(path).group.tolist() == (groups or list(ids))
-
-
-def test_ids_too_large_for_any_number_do_not_merge(tmp_path):
     path = write(tmp_path / "a.csv", rows_of({"length": LENGTHS, "uid": [2**70, 2**70 + 1, 2**70]}))
     assert load(path).group.tolist() == [0, 1, 0]
 
 
-@pytest.mark.parametrize("content", [
-    "\ufeffLength\r\n5\r\n70\r\n900\r\n", "id,Seq-Len\nx,5\ny,70\nz,900", "length\n5.0\n70\n9e2\n\n \n",
-    '"length","text"\n5,"a, b"\n70,"two\nlines"\n900,""\n', "prompt;response\n1;4\n70;0\n450;450\n", "5\n70\n900\n",
-])  # fmt: skip
-def test_csv_as_people_write_it(tmp_path, content):
-    (tmp_path / "a.csv").write_bytes(content.encode())
-    assert load(tmp_path / "a.csv").lengths.tolist() == LENGTHS
-
-
 @pytest.mark.parametrize(("name", "content"), [
+    *[("a.csv", content) for content in (
+        "\ufeffLength\r\n5\r\n70\r\n900\r\n", "id,Seq-Len\nx,5\ny,70\nz,900", "length\n5.0\n70\n9e2\n\n \n",
+        '"length","text"\n5,"a, b"\n70,"two\nlines"\n900,""\n', "prompt;response\n1;4\n70;0\n450;450\n",
+        "5\n70\n900\n")],
     ("a.jsonl", '{"length": 5}\n\n{"length": 70, "more": 1}\n{"length": 900.0}\n'), ("a.jsonl", "5\n70\n900"),
     ("a.json", "[5, 70, 900]"), ("a.json", '{"note": "words", "lengths": [5, 70, 900]}'), ("a.txt", "5\n70\n900\n"),
     ("a.jsonl", '{"length": 5}\n{"length": 70, "note": "a", "input_ids": [1]}\n900\n'),
 ])  # fmt: skip
-def test_json_as_people_write_it(tmp_path, name, content):
-    (tmp_path / name).write_text(content)
+def test_csv_and_json_as_people_write_them(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content.encode())
     assert load(tmp_path / name).lengths.tolist() == LENGTHS
 
 
-@pytest.mark.parametrize("value", ["3,337", " 3,337 ", "3,337.0", "+3,337"])
-def test_thousands_have_commas(tmp_path, value):
-    (tmp_path / "a.csv").write_text(f'length\n5\n"{value}"\n"1,003,337"\n')
-    assert load(tmp_path / "a.csv").lengths.tolist() == [5, 3337, 1_003_337]
-    (tmp_path / "b.csv").write_text(f'"{value}"\n5\n')
-    assert load(tmp_path / "b.csv").lengths.tolist() == [3337, 5]
+def test_thousands_have_commas(tmp_path):
+    for value in ("3,337", " 3,337 ", "3,337.0", "+3,337"):
+        (tmp_path / "a.csv").write_text(f'length\n5\n"{value}"\n"1,003,337"\n')
+        assert load(tmp_path / "a.csv").lengths.tolist() == [5, 3337, 1_003_337]
+        (tmp_path / "b.csv").write_text(f'"{value}"\n5\n')
+        assert load(tmp_path / "b.csv").lengths.tolist() == [3337, 5]
 
 
 def test_a_column_is_picked_by_its_name(tmp_path):
@@ -123,30 +116,27 @@ def test_a_pipe_is_known_by_its_first_bytes(tmp_path, monkeypatch, name, pack):
     assert load("-").lengths.tolist() == LENGTHS
 
 
-def test_a_folder_of_shards_is_one_dataset_in_their_order(tmp_path):
+def test_a_folder_of_shards_is_one_dataset_in_their_order_and_of_steps_keeps_them_apart(tmp_path):
+    """As verl numbers files: step 10 comes after step 9, and prompts are other groups in another step."""
     for i, lengths in enumerate(([5], [70, 900], [1])):
         write(tmp_path / f"train-{i:05}-of-00003.parquet", rows_of({"length": lengths}))
     assert load(tmp_path).lengths.tolist() == [*LENGTHS, 1]
     write(tmp_path / "test-00000-of-00001.parquet", [{"length": 1}])
     with pytest.raises(InputError):
         load(tmp_path)
-
-
-def test_a_file_for_each_step_keeps_steps_and_groups_apart(tmp_path):
-    """As verl numbers them: step 10 comes after step 9, and prompts are other groups in another step."""
+    (tmp_path / "steps").mkdir()
     for step in (9, 10):
-        write(
-            tmp_path / f"{step}.jsonl", [{"length": step * 10 + i, "step": step, "uid": "ab"[i // 2]} for i in range(4)]
-        )
-    trace = load(tmp_path)
+        rows = [{"length": step * 10 + i, "step": step, "uid": "ab"[i // 2]} for i in range(4)]
+        write(tmp_path / "steps" / f"{step}.jsonl", rows)
+    trace = load(tmp_path / "steps")
     assert trace.lengths.tolist() == [90, 91, 92, 93, 100, 101, 102, 103]
     assert (trace.step.tolist(), trace.group.tolist()) == ([9] * 4 + [10] * 4, [0, 0, 1, 1, 2, 2, 3, 3])
 
 
-@pytest.mark.parametrize("columns", [{"step": [1, 1, 2], "seconds": [1.5, 1.5, 1.4]}, {"step": [1, 2, 3]}])
-def test_samples_of_a_step_are_lengths_whatever_is_beside_them(tmp_path, columns):
-    path = write(tmp_path / "a.csv", rows_of({"tokens": LENGTHS, **columns}))
-    assert load(path).lengths.tolist() == LENGTHS
+def test_samples_of_a_step_are_lengths_whatever_is_beside_them(tmp_path):
+    for columns in ({"step": [1, 1, 2], "seconds": [1.5, 1.5, 1.4]}, {"step": [1, 2, 3]}):
+        path = write(tmp_path / "a.csv", rows_of({"tokens": LENGTHS, **columns}))
+        assert load(path).lengths.tolist() == LENGTHS
 
 
 @pytest.mark.parametrize("kind", ["float16", ">f2", "float32", "float64", "longdouble", "int8", "uint64", "bool"])

@@ -72,23 +72,17 @@ def test_where_names_are(tmp_path, monkeypatch):
     assert named.names() == ["one"]
 
 
-def test_a_spec_is_the_same_each_time_and_its_seed_matters():
+def test_shapes_have_their_median_spread_spike_and_ends_and_follow_their_seed():
     spec = "lognormal:median=700,sigma=0.9,max=4096,spike=0.1"
     one, again, other = (load(of).lengths.tolist() for of in (spec, f"{spec},seed=0", f"{spec},seed=1"))
     assert one == again != other
-    assert (load(spec).size, load(f"{spec},samples=7").size) == (10_000, 7)
-
-
-def test_lognormal_has_its_median_spread_and_spike():
+    assert (len(one), load(f"{spec},samples=7").size) == (10_000, 7)
     plain = np.log(load("LogNormal: median=700, sigma=0.9, samples=100000").lengths)
     assert np.exp(np.median(plain)) == pytest.approx(700, rel=0.02)
     assert plain.std() == pytest.approx(0.9, rel=0.02)
-    cut = load("lognormal:median=700,sigma=0.9,max=4096,spike=0.1,samples=100000")
+    cut = load(f"{spec},samples=100000")
     assert (cut.lengths == 4096).mean() == pytest.approx(0.1 + 0.9 * (plain > np.log(4096)).mean(), abs=0.003)
     assert cut.longest == 4096
-
-
-def test_other_shapes_have_their_ends():
     assert set(load("uniform:min=3,max=6").lengths) == {3, 4, 5, 6}
     assert set(load("fixed:length=9,samples=4").lengths) == {9}
     assert load("lognormal:median=5,sigma=10,min=3").lengths.min() == 3

@@ -131,9 +131,8 @@ TOKENS = [  # columns beside; lengths and loss
 @pytest.mark.parametrize("name", NESTED)
 @pytest.mark.parametrize(("columns", "lengths", "loss"), TOKENS)
 def test_lists_of_tokens_are_as_long_as_they_are(tmp_path, name, columns, lengths, loss):
-    trace = load(
-        write(tmp_path / name, [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
-    )
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    trace = load(write(tmp_path / name, rows))
     assert trace.lengths.tolist() == lengths
     assert (None if trace.loss is None else trace.loss.tolist()) == loss
 
@@ -148,12 +147,11 @@ def test_padding_is_seen_by_its_mask(tmp_path, name):
 @settings(max_examples=30)
 def test_lists_of_any_shape(tmp_path_factory, rows):
     for name in ("a.parquet", "a.jsonl", "saved"):
-        path = write(
-            tmp_path_factory.mktemp("a") / name, [{"input_ids": row, "labels": row} for row in [*rows, rows[0]]]
-        )
+        again = [*rows, rows[0]]
+        path = write(tmp_path_factory.mktemp("a") / name, [{"input_ids": row, "labels": row} for row in again])
         trace = load(path)
-        assert trace.lengths.tolist() == [len(row) for row in [*rows, rows[0]]]
-        assert trace.loss.tolist() == [sum(value != -100 for value in row) for row in [*rows, rows[0]]]
+        assert trace.lengths.tolist() == [len(row) for row in again]
+        assert trace.loss.tolist() == [sum(value != -100 for value in row) for row in again]
 
 
 HAS, COUNTS = [True, False, False, True, True], [2, 0, 0, 1, 7]
