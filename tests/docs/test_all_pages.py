@@ -13,7 +13,6 @@ from textwrap import dedent
 import pytest
 from public import missing, private
 from scripts import ROOT
-from searches import SEARCHES
 from sources import Files, Source, everything, pages, planted, programs
 
 import odc_engine.cli
@@ -232,24 +231,6 @@ def pages_without_an_index(files: Files) -> list[str]:
     return found
 
 
-SMALL = {"a", "from", "of", "on", "to", "which"}  # a search leaves these out, or every page has them
-
-
-def lost_words(files: Files) -> list[str]:
-    """Pages keep the words that people search for, one of them in a heading: this is what the site's search reads."""
-    found, every = [], {page.name: page.text for page in pages(files)}
-    for search, names in SEARCHES.items():
-        # As near as a test needs to what Sphinx makes of words.
-        stems = [re.sub(r"(ation|ing|s|e)$", "", w) for w in re.findall(r"\w+", search.casefold()) if w not in SMALL]
-        for name in names:
-            text = re.sub(r"^( *)```.*?^\1```$", "", every.get(f"docs/{name}.md", ""), flags=re.MULTILINE | re.DOTALL)
-            text = text.casefold()
-            titles = " ".join(re.findall(r"^#+ (.*)", text, re.MULTILINE))
-            if not all(stem in text for stem in stems) or not any(stem in titles for stem in stems):
-                found.append(f"docs/{name}.md:1: {search}")
-    return found
-
-
 def page(text: str) -> dict[str, str]:
     return {"docs/a.md": text}
 
@@ -296,7 +277,6 @@ RULES = {  # each with pages that break it, and what is said of them
         UNLISTED,
         [f"docs/b/index.md:1: {NO_LINK}", "docs/b/index.md:1: c.md is not called D", f"docs/a.md:1: {NO_LINK}"],
     ),
-    lost_words: ({}, [f"docs/{name}.md:1: {search}" for search, names in SEARCHES.items() for name in names]),
 }
 
 

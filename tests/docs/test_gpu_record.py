@@ -64,16 +64,6 @@ def test_a_page_has_every_test_and_what_failed_with_its_last_words():
         assert words in page
 
 
-def test_rates_are_told_beside_a_copy_s_and_products_beside_transfers():
-    rates = {size: {"copy": 4e12, "gather": share * 4e12} for size, share in (("16 MB", 0.84), ("1 MB", 0.5))}
-    way = {"gemms": 1.25, "moves": 3.0}
-    ways = {"copy engine": {"same priority": way, "higher priority": way, "hidden": 0.9}}
-    text = "\n".join(record.section(line("kernels", "rates", figures=rates | ways | {"copies": {"one by one": 3}})))
-    assert text.index("| 1 MB | 4000 (100%) | 2000 (50%) |") < text.index("| 16 MB | 4000 (100%) | 3360 (84%) |")
-    assert text.count("| 1.25 | 3.00 |") == 2
-    assert 'copies: {"one by one": 3}' in text
-
-
 def test_the_command_writes_page_record_and_profile(tmp_path):
     """Of several folders the later ones count; the measurements are of a whole GPU, not fitted there."""
     rows = [

@@ -63,17 +63,6 @@ def test_every_published_figure_and_setting_is_on_the_page_with_its_source():
         assert f"| {place.model} | {place.devices} a100 | {place.trace} | {place.minibatch} | " in SETTINGS
 
 
-def test_what_the_page_says_of_its_misses_holds_in_its_tables():
-    rows = re.findall(r"^\| (?:limit|lengths|seconds): .*? \| (\S+) \| (\S+) \| (\S+) \|$", SETTINGS, re.MULTILINE)
-    assert len(rows) == 6
-    assert max(float(mini) for _, mini, _ in rows) < 1.34
-    higher = re.search(r"^\| limit: a tenth higher .*? \| (\S+) \| (\S+) \|", SETTINGS, re.MULTILINE)
-    ours = re.search(r"^\| nothing: ours \| (\S+) \| (\S+) \|", SETTINGS, re.MULTILINE)
-    assert float(ours[2]) - float(higher[2]) >= 1.34 - float(ours[2])
-    assert float(re.search(r"On two nodes on-demand still took (\S+)\s+times", PAGE)[1]) > 1.1
-    assert float(re.search(r"\| on-demand, lb-micro \| speedup \| 1.11 \| (\S+) \|", PAGE)[1]) > 1.10
-
-
 def test_what_the_page_says_first_is_in_its_tables():
     text = " ".join(PAGE.split())
     met = re.search(r"^\| all \| (\d+) \| \d+ \| (\d+) \| (\d+) \|", PAGE, re.MULTILINE)

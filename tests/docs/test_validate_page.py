@@ -1,18 +1,17 @@
-"""What docs/studies/validate.py makes of runs; the runs themselves are in `make validate`."""
+"""What docs/studies/validate.py and agreement.py make of runs; the runs themselves are in `make validate`."""
 
 import contextlib
+import json
 import re
 import sys
-from dataclasses import replace
-from xml.etree import ElementTree
+from dataclasses import asdict, replace
 
+import agreement
 import guess
 import numpy as np
 import pytest
-import scatter
 import stages
 import validate as page
-from held_out import case
 from mixed import order
 
 from odcsim import balance, catalog
@@ -34,6 +33,12 @@ FIRST = stages.STAGES[0]
 SHOWN = ("schedules", "median", "p90", "worst")
 
 
+def case(predicted: float, measured: tuple[float, ...], **changes) -> agreement.Case:
+    """What one held-out schedule came to, as validate.py notes it."""
+    usual = ("real", "swe", 0, "collective", "native", predicted, measured, measured)
+    return replace(agreement.Case(*usual, 0.5, "push", {"a term": 2 * predicted}, "a test"), **changes)
+
+
 def timed(cost: Cost, kinds: tuple[str, ...] = KINDS, *more: float) -> Cost:
     """With a millisecond for each of these."""
     return replace(cost, profile=replace(cost.profile, timings=tuple(Timing(kind, 2, 1e-3, *more) for kind in kinds)))
@@ -51,13 +56,6 @@ def test_at_least_forty_schedules_of_every_sync_balancer_and_distribution():
             assert {key[2] for key in keys} == wanted
     assert {(s.recompute, s.emulate) for s in stages.STAGES} == {(True, False), (False, False), (True, True)}
     assert all(set(s.syncs) == {"collective", "deferred", "on-demand"} for s in stages.STAGES if s.recompute)
-
-
-def test_the_page_keeps_what_is_written_by_hand(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text(f"before\n\n{page.BEGIN}\nold\n{page.END}\n\nafter\n")
-    page.write(path, "new")
-    assert path.read_text() == f"before\n\n{page.BEGIN}\n\nnew\n\n{page.END}\n\nafter\n"
 
 
 def test_what_the_page_says_first_is_in_its_tables():
@@ -97,18 +95,6 @@ def test_a_machine_that_swings_is_guessed_at_by_the_middle_of_its_draws():
     assert other.makespan.mean() > one.makespan.mean()  # who waits, waits for the slower one
     assert other.idle.mean() > one.idle.mean()
     np.testing.assert_allclose(other.makespan, one.makespan, rtol=0.2)
-
-
-def test_the_machine_is_measured_piece_by_piece(tmp_path, monkeypatch):
-    asked = []
-
-    def measure(_, piece):
-        asked.append(piece.name)
-        return page.Measurements("tiny", "cpu", ())
-
-    monkeypatch.setattr(page.profiles, "measure", measure)
-    assert page.measured(FIRST, tmp_path) == page.measured(FIRST, tmp_path)  # the second reads what the first wrote
-    assert len(set(asked)) == len(asked) > 3
 
 
 @pytest.mark.parametrize(("stage", "sync"), [(FIRST, "on-demand"), (stages.STAGES[1], "collective")])
@@ -194,18 +180,6 @@ def test_what_was_measured_between_the_runs_takes_the_place_of_the_same_from_bef
     assert [(row.kind, row.seconds) for row in found.compute if not row.alone] == [("forward", 1.0), ("head", 2.0)]
 
 
-def test_the_picture_has_a_point_for_each_schedule_and_those_that_are_right_lie_on_its_line(tmp_path):
-    cases = [case(seconds, (seconds,), stage=stage) for stage in ("real", "other") for seconds in (0.5, 1.0, 2.0)]
-    scatter.scatter([*cases, case(1.5, (1.0,))], tmp_path / "p.svg")
-    drawn = ElementTree.parse(tmp_path / "p.svg").getroot()
-    points = [e for e in drawn.iter() if e.tag.endswith("circle") and e.get("r") == "3.5"]
-    bottom, left = scatter.TOP + scatter.SIDE, scatter.LEFT
-    off = [float(p.get("cx")) - left - (bottom - float(p.get("cy"))) for p in points]
-    assert sorted(abs(x) < 0.2 for x in off) == [False] + [True] * 6
-    assert min(off) < -1  # predicted too long lies above
-    assert len({p.get("fill") for p in points}) == 2
-
-
 def ran(cost: Cost, file: page.ScheduleFile, sync: str) -> page.Timeline:
     line = page.simulate(file, page.Simulation(cost, sync))
     return replace(line, about=replace(line.about, executor="engine", emulated=False))
@@ -233,10 +207,11 @@ def test_what_held_out_minibatches_take_changes_no_prediction(stage, tmp_path, m
         assert job.recipe.recomputes == stage.recompute
         line = ran(cost, file, job.recipe.sync)
         held = [n for n, s in enumerate(file.schedules) if s in plans[job.recipe.sync][0].schedules]
-        [block] = line.blocks
-        times = np.where(np.isin(block.minibatches, held), factor, 1.0)[None, :, None]
-        slowed = replace(block, asked=block.asked * times, had=block.had * times)
-        page.timeline.write(replace(line, blocks=(slowed,)), path)
+        blocks = []
+        for block in line.blocks:
+            times = np.where(np.isin(block.minibatches, held), factor, 1.0)[None, :, None]
+            blocks.append(replace(block, asked=block.asked * times, had=block.had * times))
+        page.timeline.write(replace(line, blocks=tuple(blocks)), path)
         return 0
 
     monkeypatch.setattr(page, "run", run)
@@ -276,3 +251,48 @@ def test_cases_of_other_stages_are_kept_and_each_stage_leaves_its_own(tmp_path, 
     assert main("--stages", "without") == dict.fromkeys(names, 1.0) | {"real, without recompute": 2.0}
     seconds = 3.0
     assert main("--stages", "check") == {names[0]: 1.0, names[1]: 2.0, names[2]: 3.0}
+
+
+def test_errors_are_against_the_middle_run_and_noise_is_between_runs():
+    """Of one run nobody knows the noise, and nothing is told apart."""
+    one = case(1.1, (1.0, 0.9, 1.4))
+    assert (one.error, one.noise) == pytest.approx((0.1, 0.4))
+    assert agreement.errors([one, case(0.8, (1.0, 1.0, 1.0))])[:5] == ["2", "-5.0%", "15.0%", "19.0%", "20.0%"]
+    one, other = case(1.1, (1.0,)), case(2.0, (2.0,), balancer="lb-micro")
+    assert one.noise is None
+    assert agreement.errors([one, other])[5:7] == ["not known", "not known"]
+    assert agreement.errors([one, case(1.0, (1.0, 1.1))])[5:7] == ["9.5%", "9.5%"]
+    assert agreement.row(one)[7] == "not known"
+    assert agreement.ordered([one, other])[0] == 0
+    assert "One run each: how much of the errors is noise is not known." in agreement.results([one])
+
+
+def test_the_order_counts_where_every_run_of_one_beats_every_run_of_the_other():
+    cases = [
+        case(1.0, (1.0, 1.1)),
+        case(2.0, (2.0, 2.1), balancer="lb-micro"),  # told rightly
+        case(0.9, (1.05, 1.2), balancer="sorted-slice"),  # no more than noise away from the first
+        case(0.5, (3.0, 3.1), sync="on-demand"),  # told wrongly against three
+    ]
+    asked, right, wrong, off = agreement.ordered(cases)
+    assert (asked, right, len(wrong)) == (5, 2, 3)
+    assert all("on-demand + native" in line for line in wrong)
+    assert off > 0.5
+    one = [case(1.0, (1.0, 1.1)), case(1.0, (1.0, 1.1), draw=1)]
+    other = [case(2.0, (2.0, 2.1), balancer="lb-micro"), case(2.0, (2.0, 2.1), draw=1, balancer="lb-micro")]
+    assert agreement.ordered([*one, *other])[0] == 1
+    unequally_often = [*one, other[0]]
+    assert agreement.ordered(unequally_often)[0] == 0
+    assert agreement.ordered([*unequally_often, case(2.0, (2.0,), draw=1, balancer="lb-micro")])[0] == 0
+
+
+def test_cases_of_another_version_are_refused_in_a_line(tmp_path):
+    path = tmp_path / "cases.json"
+    assert agreement.kept(path) == []
+    now = asdict(case(1.0, (1.0,)))
+    path.write_text(json.dumps([now]))
+    assert [found.stage for found in agreement.kept(path)] == ["real"]
+    for text in (json.dumps([now | {"host": "x"}]), json.dumps([{"stage": "real"}]), "[{"):
+        path.write_text(text)
+        with pytest.raises(SystemExit, match=r"cases\.json"):
+            agreement.kept(path)

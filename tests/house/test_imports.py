@@ -79,13 +79,6 @@ def rooms_without_a_row(files: Files) -> list[str]:
     ]
 
 
-def rooms_that_say_nothing(files: Files) -> list[str]:
-    """What happens in a room stands in the first line of its `__init__`."""
-    rooms = [one for one in programs(files, "odcsim", "odc_engine") if one.name.endswith("/__init__.py")]
-    said = re.compile(r'"""[A-Z].+\.(""")?$')
-    return [one.at(1, one.text[:40]) for one in rooms if not said.match(one.text.partition("\n")[0])]
-
-
 def leaning(files: Files) -> dict[str, dict[str, str]]:
     """Of each room at the top those that it imports from, and where."""
     leaned: dict[str, dict[str, str]] = {room: {} for room in ROOMS if room.count("/") == 1}
@@ -228,7 +221,6 @@ RULES = {  # each with files that break it, and what is said of them
     imports_that_climb: ({COST: "import odcsim.cli.run", "odcsim/cli/run.py": ""}, f"{COST}:1: odcsim.cli.run"),
     places_without_one_layer: ({"odcsim/attic/a.py": ""}, "odcsim/attic/a.py:1: 0 layers"),
     rooms_without_a_row: ({ROOM: ""}, f"{ROOM}:1: no row"),
-    rooms_that_say_nothing: ({ROOM: "import re"}, f"{ROOM}:1: import re"),
     rooms_leaned_on_unsaid: (LEANS, "odcsim/catalog/a.py:2: odcsim/catalog leans on odcsim/results"),
     circles: (ROUND, "odcsim.cost imports"),
     circles_of_rooms: (ROOMS_ROUND, "odcsim/show imports odcsim/plots"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from scripts import ROOT
-from sources import Files, Source, everything, modules, pages, planted, programs
+from sources import Files, Source, everything, modules, planted, programs
 
 from odc_engine import backends
 from odcsim.recipe import CHOICES, KERNELS
@@ -49,32 +49,10 @@ def nouns_without_a_meaning(files: Files) -> list[str]:
     return found
 
 
-def sentences_that_name_a_test(files: Files) -> list[str]:
-    """Who reads a page wants to know what holds, and has a table where it matters what holds it. What says how to add
-    something, at the end of CONTRIBUTING.md, tells which test to look at."""
-    found = []
-    for page in pages(files):
-        text = page.text.partition("\n## Add ")[0] if page.name == "CONTRIBUTING.md" else page.text
-        code = r"^ *```.*?^ *```$|^ *\|[^\n]*$|`(?:\S*/)?(?:pytest|python) [^`]*`"  # or a table or a command to type
-        prose = re.sub(code, lambda cut: "\n" * cut[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
-        found += Source(page.name, prose).found(re.compile(r"\btest_\w+"))
-    return found
-
-
 def paths_of_a_machine(files: Files) -> list[str]:
     """Nobody else has it."""
     pattern = re.compile(r"(?<![\w.~}])/(?:home|Users|root|work)/\w[\w/.-]*")
     return [said for one in files if one.name != HERE for said in one.found(pattern)]
-
-
-NOT_RUN = r"not run (on a gpu )?yet|not (been )?(tried|run) on a gpu|no gpu (has run|was here)|has not run (on|yet)"
-MAY_SAY_IT = {"docs/gpu.md", "docs/log.md", HERE}
-
-
-def what_has_not_run_on_a_gpu(files: Files) -> list[str]:
-    """docs/gpu.md alone says it: a link to the page is what a user needs elsewhere."""
-    pattern = re.compile(NOT_RUN.replace(" ", r"\s+"), re.IGNORECASE)
-    return [said for one in files if one.name not in MAY_SAY_IT for said in one.found(pattern)]
 
 
 # How a choice of the recipe travels: inside the recipe, from whoever asks down to the place that acts on it. Passed on
@@ -243,7 +221,6 @@ QUESTIONS = (
     "def has_gpu(backend: str, device: str) -> bool: ...",
     "match name:\n    case 'nvshmem': ...",
 )
-PROSE = "a\ntest_a\n\n```sh\ntest_b\n```\n\n| test_c |\n\n`pytest test_d.py\n-s`, `bin/pytest test_e`, `test_f`\n"
 RULES = {  # each with a file or two that break it, and what is said of them
     classes_of_one_name: (
         {"odcsim/a.py": "class Way: ...", CASE: "def f():\n    class _Way: ..."},
@@ -253,9 +230,7 @@ RULES = {  # each with a file or two that break it, and what is said of them
         {"odcsim/a.py": "class Gizmo: ...\nclass ScheduleFile: ..."},
         ["odcsim/a.py:1: Gizmo is not in docs/glossary.md"],
     ),
-    sentences_that_name_a_test: ({"docs/a.md": PROSE}, ["docs/a.md:2: test_a", "docs/a.md:11: test_f"]),
     paths_of_a_machine: ({"docs/a.md": "\nsee /home/me/runs, not https://a.b/home/me"}, ["docs/a.md:2: /home/me/runs"]),
-    what_has_not_run_on_a_gpu: ({"docs/a.md": "It has not\nrun yet."}, ["docs/a.md:1: has not run yet"]),
     choices_outside_a_recipe: ({"odcsim/cli/a.py": "def f(recompute): ..."}, ["odcsim/cli/a.py:1: recompute"]),
     kernels_known_beside_estimates: ({CASE: "recipe.kernels.loss"}, ["odc_engine/job.py:1: loss"]),
     choices_named_all_over: (SEVEN, [f"lora: {', '.join(SEVEN)}"]),
