@@ -3,7 +3,7 @@
     python docs/studies/assumptions.py
 
 Assumptions are the sections of the pages of that folder, in their order. Each keeps the tests that the table names; a
-new one has none until somebody writes them there, which tests/docs/test_assumptions.py tells.
+new one has none until somebody writes them there, which tests/docs/test_studies.py tells.
 """
 
 import argparse

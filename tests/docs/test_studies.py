@@ -16,6 +16,8 @@ HEAVY = {"odc_engine": "torch", "torch": "torch", "transformers": "transformers"
 STUDIES = {
     one.name.removeprefix(HOME): one for one in programs(everything(), "docs/studies") if one.name.count("/") == 2
 }
+assumptions = load("docs/studies/assumptions.py")
+INDEX = assumptions.INDEX.read_text(encoding="utf-8")
 PACKAGES = {name: one.packages for name, one in STUDIES.items()}
 
 
@@ -76,3 +78,26 @@ def test_a_page_is_refreshed(tmp_path, capsys):
 def test_queues_are_run(capsys):
     assert start("queues.py", "--minibatches", "1") == 0
     assert capsys.readouterr().out.count("\n") > 4
+
+
+def test_every_assumption_is_in_the_table_with_a_test_and_none_is_lost_when_it_is_renewed():
+    """Where it is not, run `python docs/studies/assumptions.py`."""
+    assert assumptions.renewed(INDEX) == INDEX
+    found = list(assumptions.assumptions(INDEX))
+    assert len({assumption.where for assumption in found}) == len(found) > 40
+    assert [assumption.title for assumption in found if not assumption.tests] == []
+    assert sum(len(assumption.tests) for assumption in found) == INDEX.count("::test_") > 100
+
+
+def test_an_assumption_that_is_new_has_no_test_and_one_that_is_gone_no_row():
+    page = (assumptions.FOLDER / "memory.md").read_text(encoding="utf-8")
+    every = [line[3:] for line in page.splitlines() if line.startswith("## ")]
+    old = "| [Old](memory.md#old) | `tests/test_a.py::test_b` |"
+    text = f"- [Memory](memory.md)\n\n{assumptions.BEGIN}\n{old}\n{assumptions.END}\n\nb\n"
+    assert [(one.title, one.tests) for one in assumptions.assumptions(text)] == [(title, ()) for title in every]
+    new = assumptions.table(text)
+    assert (
+        assumptions.renewed(text)
+        == f"- [Memory](memory.md)\n\n{assumptions.BEGIN}\n\n{new}\n\n{assumptions.END}\n\nb\n"
+    )
+    assert "Old" not in new

@@ -112,11 +112,14 @@ def test_without_a_gpu_all_are_skipped_and_none_is_started(run):
     assert {line["why"] for line in record.values()} == {own_process.NO_GPU}
 
 
-def test_a_line_that_was_cut_off_takes_no_other_along(tmp_path):
-    whole = [json.dumps({"test": name, "outcome": outcome}) for name, outcome in (("a", "failed"), ("a", "passed"))]
-    (tmp_path / own_process.RECORD).write_text("\n".join([*whole, '{"test": "b", "out']))
-    assert own_process.recorded(tmp_path) == {"a": {"test": "a", "outcome": "passed"}}
-    assert own_process.recorded(tmp_path / "nothing") == {}
+def test_a_line_that_was_cut_off_takes_no_other_along_and_what_has_passed_is_not_run_again(tmp_path):
+    lines = [{"test": f"tests/gpu/x.py::{name}", "outcome": name} for name in ("failed", "skipped", "passed")]
+    again = [{**line, "test": "tests/gpu/x.py::failed"} for line in lines[1:]]
+    assert own_process.recorded(tmp_path) == {}
+    (tmp_path / own_process.RECORD).write_text("\n".join([*map(json.dumps, [*again, *lines]), '{"test": "b", "out']))
+    assert {line["test"]: line for line in lines} == own_process.recorded(tmp_path)
+    words = validate_gpu.command(1, tmp_path, False)
+    assert [word for word in words if word.startswith("--deselect")] == ["--deselect=tests/gpu/x.py::passed"]
 
 
 def files(*rungs):
@@ -157,7 +160,7 @@ def commands(monkeypatch):
     return started, codes
 
 
-def test_the_command_runs_the_rungs_that_it_is_told(commands, monkeypatch, tmp_path):
+def test_the_command_runs_the_rungs_that_it_is_told(commands, monkeypatch, tmp_path, capsys):
     assert validate_gpu.main(["--out", str(tmp_path)]) == 0
     assert validate_gpu.main(["3", "--out", str(tmp_path)]) == 0
     monkeypatch.setattr(validate_gpu, "gpus", lambda: 8)
@@ -167,20 +170,10 @@ def test_the_command_runs_the_rungs_that_it_is_told(commands, monkeypatch, tmp_p
         commands[1].extend(codes)
         assert validate_gpu.main(["--out", str(tmp_path)]) == status
         assert not commands[1]
-
-
-def test_the_same_command_leaves_out_what_has_passed(tmp_path):
-    lines = [{"test": f"tests/gpu/x.py::{name}", "outcome": name} for name in ("passed", "failed", "skipped")]
-    (tmp_path / own_process.RECORD).write_text("\n".join(map(json.dumps, lines)))
-    words = validate_gpu.command(1, tmp_path, False)
-    assert [word for word in words if word.startswith("--deselect")] == ["--deselect=tests/gpu/x.py::passed"]
-
-
-def test_without_a_gpu_it_says_so_in_a_line_and_leaves_nothing(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(validate_gpu, "gpus", lambda: 0)
     assert validate_gpu.main(["--out", str(tmp_path / "out")]) == 3
     assert capsys.readouterr().err == "validate-gpu: no GPU: NVIDIA's driver sees none\n"
-    assert not list(tmp_path.iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -164,13 +164,9 @@ def packages_away_from_home(files: Files) -> list[str]:
 
 def imports_of_tests(files: Files) -> list[str]:
     """What several need is a helper, so that a folder of tests runs by itself."""
-    return [
-        one.at(line, f"imports {name}")
-        for one in programs(files, "tests")
-        if "/test_" in one.name
-        for line, name in one.imports
-        if name.startswith("test_")
-    ]
+    tests = [one for one in programs(files, "tests") if "/test_" in one.name]
+    taken = [(one, *each) for one in tests for each in one.imports]
+    return [one.at(line, f"imports {name}") for one, line, name in taken if name.startswith("test_")]
 
 
 def names_of_tests(files: Files) -> list[str]:

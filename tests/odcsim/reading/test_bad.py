@@ -11,7 +11,6 @@ from texts import UNMARKED, tokenizer_in
 from odcsim.cli import main
 from odcsim.errors import InputError
 from odcsim.reading import bad, load
-from odcsim.reading.tokenizing import writing
 
 VALUES = st.lists(st.sampled_from([None, math.nan, -5, 0, 2.5, 2**31, 5, 70, 900]), min_size=2, max_size=20)
 TALK = [{"role": "user", "content": "Who waits?"}, {"role": "assistant", "content": "Whoever is done."}]
@@ -140,24 +139,18 @@ def test_conversations_that_are_none(tmp_path, folder, name):
     assert part.whole == pytest.approx(400, abs=120)
 
 
-@pytest.mark.parametrize(("name", "content", "wrong", "left"), [
+TEXTS = [  # names, contents, rows that are none, and others
     ("a.jsonl", '{"prompt": "a", "completion": "b"}\n{"prompt": "a", "completion": null}\n{broken\n7\n', 3, 1),
-    ("a.csv", "prompt,completion\na,b\n\n,\nc,d,e\nf,g\n", 2, 3),
-    ("a.jsonl", '{"text": "a"}\n{"text": ""}\n', 0, 2),
-])  # fmt: skip
-def test_texts_that_are_none(tmp_path, folder, name, content, wrong, left):
-    (tmp_path / name).write_text(content)
-    trace = load(tmp_path / name, tokenizer=folder, skip_bad=True)
-    assert trace.size == left
-    assert trace.left_out.startswith(f"{wrong} of {wrong + left} " if wrong else "")
+    ("a.csv", "prompt,completion\na,b\n\n,\nc,d,e\nf,g\n", 2, 3), ("a.jsonl", '{"text": "a"}\n{"text": ""}\n', 0, 2),
+]  # fmt: skip
 
 
-def test_a_row_that_a_template_does_not_take_is_left_out_of_any_block(tmp_path, strict):
-    rows = [CHATS[1]] * (2 * writing.BLOCK)
-    rows.insert(writing.BLOCK + 7, CHATS[3])
-    trace = load(write(tmp_path / "a.jsonl", rows), tokenizer=strict, skip_bad=True)
-    assert trace.size == 2 * writing.BLOCK
-    assert f"1 of {trace.size + 1:,} rows left out: line {writing.BLOCK + 8} (" in trace.left_out
+def test_texts_that_are_none(tmp_path, folder):
+    for name, content, wrong, left in TEXTS:
+        (tmp_path / name).write_text(content)
+        trace = load(tmp_path / name, tokenizer=folder, skip_bad=True)
+        assert trace.size == left
+        assert trace.left_out.startswith(f"{wrong} of {wrong + left} " if wrong else "")
 
 
 def test_rollouts_keep_their_groups_beside_rows_that_are_left_out(tmp_path, folder):
