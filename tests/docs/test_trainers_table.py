@@ -30,16 +30,8 @@ def test_the_lines_of_the_table_are_those_that_programs_number():
         assert [int(n) for n in re.findall(r"  # (\d)\b", code[1])] == [*range(1, int(lines) + 1)], page
 
 
-class GRPOTrainer(SimpleNamespace):
-    """As GRPOTrainer."""
-
-    __module__ = "trl.trainer.grpo_trainer"
-
-    def _prepare_inputs(self, inputs):
-        return inputs
-
-    def compute_loss(self, model, inputs):
-        return model(inputs)
+GRPO_LIKE = {"_prepare_inputs": lambda *_: None, "compute_loss": lambda *_: None}
+GRPOTrainer = type("GRPOTrainer", (SimpleNamespace,), {"__module__": "trl.trainer.grpo_trainer", **GRPO_LIKE})
 
 
 def trainer(dataset=(1,), tp=1, kind=SimpleNamespace, **changed):
@@ -70,11 +62,6 @@ def raise_first(problems):
         raise InputError(problem, fix=fix)
 
 
-class Stock:
-    def training_step(self):
-        pass
-
-
 def started(**environment):
     own = SimpleNamespace(fsdp=True, parallel_mode=SimpleNamespace(value="not_parallel"))
     with mock.patch.dict(os.environ, environment), mock.patch.object(torch.accelerator, "is_available", bool):
@@ -86,11 +73,6 @@ def gathered():
         accelerator.reduce(1)
 
 
-class Loader:
-    def begin(self):
-        return 1
-
-
 class Texts(titan.BalancedTexts):
     def samples(self):
         return [[1, 2, 3]]
@@ -99,22 +81,18 @@ class Texts(titan.BalancedTexts):
 def titans(graphs=False, dataloader=None, **degrees):
     dims = SimpleNamespace(**{"tp": 1, "cp": 1, "pp": 1, "ep": 1} | degrees)
     config = SimpleNamespace(training=SimpleNamespace(disable_cuda_graphs=not graphs))
-    titan._check(SimpleNamespace(config=config, parallel_dims=dims, dataloader=dataloader or Loader()))
+    loader = dataloader or SimpleNamespace(begin=lambda: 1)
+    titan._check(SimpleNamespace(config=config, parallel_dims=dims, dataloader=loader))
 
 
-def mine(kind, **members):
-    return type("Mine", kind if isinstance(kind, tuple) else (kind,), members)
+def mine(*kinds, **members):
+    return type("Mine", kinds, members)
 
 
-def right_padded():
-    tokenizer = SimpleNamespace(padding_side="right")
-    return SimpleNamespace(model_input_names=["token_type_ids"], tokenizer=tokenizer)
-
-
-def without_ids():
-    return DataLoader(["one"], collate_fn=lambda _: {"pixel_values": 1})
-
-
+RIGHT = SimpleNamespace(padding_side="right")
+RIGHT_PADDED = SimpleNamespace(model_input_names=["token_type_ids"], tokenizer=RIGHT)
+WITHOUT_IDS = DataLoader(["one"], collate_fn=lambda _: {"pixel_values": 1})
+STOCK = type("Stock", (), {"training_step": lambda _: None})
 GKD = type("GKDTrainer", (SimpleNamespace,), {"training_step": 0, "__module__": "trl.experimental.gkd"})
 DISPATCHED = type("DataLoaderDispatcher", (DataLoader,), {})
 UNMIXED = Texts.Config(minibatch=1).build(dp_world_size=1, dp_rank=0, tokenizer=None)
@@ -128,14 +106,14 @@ CASES = {
     (HF, "a dataset without `__len__`"): lambda: trainer(dataset=iter(())),
     (HF, "tensor parallelism"): lambda: trainer(tp=2),
     (HF, "a model that FSDP2 does not shard"): lambda: refusals.check_model(nn.Linear(2, 2)),
-    (HF, "the mixin behind the trainer"): lambda: mine((Stock, OnDemandMixin)),
+    (HF, "the mixin behind the trainer"): lambda: mine(STOCK, OnDemandMixin),
     (HF, "`fsdp=True` without torchrun"): lambda: started(),
     (HF, "`fsdp=True` and no GPU"): lambda: started(LOCAL_RANK="0"),
     (HF, "a loader that is none of torch"): lambda: OwnOrder([], accumulated=1),
     (HF, "`dispatch_batches=True`"): lambda: OwnOrder(DISPATCHED([1], batch_size=1), accumulated=1),
     (HF, "`accelerator.reduce` or `gather` in `compute_loss`"): gathered,
     (HF, "a collate function whose batches have no `input_ids`"): lambda: collated_lengths(
-        without_ids(), rank=0, devices=1
+        WITHOUT_IDS, rank=0, devices=1
     ),
     (DPO, '`loss_type="aot"`, `aot_unpaired`, `bco_pair` or `sft`'): lambda: preferences(loss_type=["sigmoid", "aot"]),
     (DPO, "`sync_ref_model=True`"): lambda: preferences(sync_ref_model=True),
@@ -152,7 +130,7 @@ CASES = {
         kind=mine(GRPOTrainer, _prepare_inputs=0)
     ),
     ("other trainers of TRL that generate", "a mixin"): lambda: trainer(kind=GKD),
-    (BOTH, "a processor that pads on the right, with types of tokens"): lambda: rollouts(processor=right_padded()),
+    (BOTH, "a processor that pads on the right, with types of tokens"): lambda: rollouts(processor=RIGHT_PADDED),
     (BOTH, "a tensor of one's own without a row for each answer"): lambda: refusals.check_answers(MORE_ROWS),
     (BALANCED, "DeepSpeed, FSDP1, or no wrapper"): lambda: refusals.check_prepared(nn.Linear(2, 2), 2),
     (BALANCED, "several GPUs in one process"): lambda: refusals.check_prepared(nn.DataParallel(nn.Linear(2, 2)), 1),
