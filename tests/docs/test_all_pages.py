@@ -52,13 +52,11 @@ def unknown_languages(files: Files) -> list[str]:
 
 def mistyped_commands(files: Files) -> list[str]:
     """Commands that are not run are ones that the parsers take."""
-    return [
-        page.at(line, said)
-        for page in pages(files)
-        for line, language, _, body in page.blocks
-        for words in (commands(dedent(body)) if language == "sh" else ())
-        if (said := wrong(words, page))
+    blocks = [
+        (page, line, dedent(body)) for page in pages(files) for line, kind, _, body in page.blocks if kind == "sh"
     ]
+    said = [(page, line, wrong(words, page)) for page, line, body in blocks for words in commands(body)]
+    return [page.at(line, what) for page, line, what in said if what]
 
 
 def commands(script: str) -> Iterator[list[str]]:
@@ -253,7 +251,9 @@ LINKS = "[a](b.md)\n[c](d.md#e) [f](index.md#g) [h](https://i.j/#k)"
 LONG = {"docs/a.md": "# A\n\n" + "five words [here](a.md) ![no](a.png) <!-- no --> are read\n" * 501}
 LONG |= {"docs/howto/b.md": "# B\n" + "| no |\n" * 199}
 UNLISTED = {"docs/b/c.md": "# C\n", "docs/b/index.md": "# B\n\n- [D](c.md)\n", "docs/a.md": "", "docs/index.md": ""}
-NO_LINK = "no link in docs/index.md"
+TESTS = "`tests/docs/test_docs.py::test_none`\n\n`tests/a.py`, `tests/docs`"
+STARTING = {f"docs/{n}.md": f"# a\n\n{start}\n\nb" for n, start in enumerate(STARTS)}
+NO_LINK, NOT_CALLED = "no link in docs/index.md", "docs/b/index.md:1: c.md is not called D"
 GONE = page(CODE.format("a.py", "from odcsim import b")) | {"traces/c.py": "\nimport odcsim.d"}
 RULES = {  # each with pages that break it, and what is said of them
     unknown_languages: (page("\n```\na\n```\n"), ["docs/a.md:2: "]),
@@ -263,20 +263,11 @@ RULES = {  # each with pages that break it, and what is said of them
     private_names: (page(CODE.format("a.py", "import odcsim.cost")), ["docs/a.md:4: odcsim.cost"]),
     missing_names: (GONE, ["docs/a.md:4: odcsim.b", "traces/c.py:2: odcsim.d"]),
     dead_links: (page(LINKS), ["docs/a.md:1: b.md", "docs/a.md:2: d.md#e", "docs/a.md:2: index.md#g"]),
-    missing_tests: (
-        page("`tests/docs/test_docs.py::test_none`\n\n`tests/a.py`, `tests/docs`"),
-        ["docs/a.md:1: tests/docs/test_docs.py::test_none", "docs/a.md:3: tests/a.py"],
-    ),
+    missing_tests: (page(TESTS), ["docs/a.md:1: tests/docs/test_docs.py::test_none", "docs/a.md:3: tests/a.py"]),
     missing_modules: (page("`odcsim/cost.py`, `odcsim/no.py`"), ["docs/a.md:1: odcsim/no.py"]),
     long_pages: (LONG, ["docs/a.md:1: 2506 words", "docs/howto/b.md:1: a recipe of 200 lines"]),
-    pages_without_an_answer: (
-        {f"docs/{n}.md": f"# a\n\n{start}\n\nb" for n, start in enumerate(STARTS)},
-        [f"docs/{n}.md:1: # a, {start}" for n, start in enumerate(STARTS)],
-    ),
-    pages_without_an_index: (
-        UNLISTED,
-        [f"docs/b/index.md:1: {NO_LINK}", "docs/b/index.md:1: c.md is not called D", f"docs/a.md:1: {NO_LINK}"],
-    ),
+    pages_without_an_answer: (STARTING, [f"docs/{n}.md:1: # a, {start}" for n, start in enumerate(STARTS)]),
+    pages_without_an_index: (UNLISTED, [f"docs/b/index.md:1: {NO_LINK}", NOT_CALLED, f"docs/a.md:1: {NO_LINK}"]),
 }
 
 

@@ -24,9 +24,8 @@ def test_the_page_shows_what_the_script_computes():
     head, rows = shown("wrong")
     worst = max(cell.mean(lambda c, x, f=f: script.lost(c, x, "lb-robust", f)) for f in (0.8, 1.2))
     assert script.percent(worst) == rows[str(cell)][head[1:].index("`lb-robust`")]
-    before, after = (
-        cell.mean(lambda c, x, n=n: script.idle(c, x, n, meets=True)) for n in ("lb-micro", "sorted-slice")
-    )
+    two = ("lb-micro", "sorted-slice")
+    before, after = (cell.mean(lambda c, x, n=n: script.idle(c, x, n, meets=True)) for n in two)
     assert shown("collective")[1]["swe, 4 a device"][0] == f"{script.percent(before, 1)} → {script.percent(after, 1)}"
     head, rows = shown("beyond")
     [(name, *computed)] = script.unplanned.rows({"swe": script.SHAPES["swe"]})

@@ -35,23 +35,17 @@ def shown(page: Path) -> str:
 SLOW = {  # whose commands take longer than those of all others
     "log.md", "users.md", "tutorial.md", "sweeps.md", "lengths.md", "rent.md", "launch.md", "network.md", "look.md",
 }  # fmt: skip
-RUN = [
-    page for page in [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"] if "```console\n$ " in page.read_text("utf-8")
-]
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
+RUN = [page for page in PAGES if "```console\n$ " in page.read_text("utf-8")]
+MARKED = [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else ()) for page in RUN]
 
 
 @pytest.mark.by_default(14)
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else ()) for page in RUN], ids=shown
-)
+@pytest.mark.parametrize("page", MARKED, ids=shown)
 def test_commands_print_what_the_page_shows(page):
     """Where this fails on purpose, run `python docs/studies/refresh.py` and read the difference."""
     for shown, printed in refresh.session(page.read_text(encoding="utf-8")):
         assert refresh.matches(shown.output, printed), f"$ {shown.command}\nshows\n{shown.output}\nprints\n{printed}"
-
-
-def test_the_pages_that_promise_commands_have_them():
-    assert {"tutorial.md", "howto/rent.md", "howto/lengths.md", "log.md"} <= {shown(page) for page in RUN}
 
 
 @pytest.mark.slow
@@ -91,16 +85,10 @@ def test_a_page_is_a_session_and_refreshing_replaces_what_no_longer_holds_and_no
 
 
 DOTS = (
-    ("a\nb\n", "a\nb\n", True),
-    ("a\n", "a\nb\n", False),
-    ("a\n...\n", "a\nb\nc\n", True),
-    ("a\n...\nc\n", "a\nc\n", True),
-    ("a\n...\nd\n", "a\nb\nc\n", False),
-    ("size ... MB\n", "size 4.9 MB\n", True),
-    ("size ... MB\n", "size 4.9\nMB\n", False),
-    ("a.b\n", "axb\n", False),
-    ("", "a\n", False),
-)
+    ("a\nb\n", "a\nb\n", True), ("a\n", "a\nb\n", False), ("a\n...\n", "a\nb\nc\n", True),
+    ("a\n...\nc\n", "a\nc\n", True), ("a\n...\nd\n", "a\nb\nc\n", False), ("size ... MB\n", "size 4.9 MB\n", True),
+    ("size ... MB\n", "size 4.9\nMB\n", False), ("a.b\n", "axb\n", False), ("", "a\n", False),
+)  # fmt: skip
 
 
 def test_dots_stand_for_text_in_a_line_or_for_lines():
@@ -127,7 +115,8 @@ def test_the_contract_lists_every_command_and_every_key_of_a_row_and_of_a_diagno
     assert keys_of(diagnosis().as_json()) <= set(re.findall(r"`(\w+)`", told))
 
 
-def test_the_how_to_lists_every_key_of_a_cluster_and_a_profile():
+def test_the_pages_that_promise_commands_have_them_and_how_tos_list_every_key():
+    assert {"tutorial.md", "howto/rent.md", "howto/lengths.md", "log.md"} <= {shown(page) for page in RUN}
     of_cluster = re.findall(r"^\| `(\w+)` \|", text("docs/howto/own-cluster.md"), re.MULTILINE)
     assert {*cluster._KEYS, "slow"} <= set(of_cluster)
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", text("docs/howto/profile.md"), re.MULTILINE)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 import gpu_kit
@@ -117,9 +118,8 @@ def test_its_tests_are_found_by_its_own_settings(kit):
     shutil.rmtree(folder / "lib")
     options = ["-c", str(folder / "pytest.ini"), "--collect-only", "-q", "-p", "no:dash", str(folder / "tests/gpu")]
     env = os.environ | {"PYTHONPATH": str(gpu_kit.ours.ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options], env=env, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "pytest", *options]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "tests/gpu/test_gpu_kernels.py::test_rates" in done.stdout
 
@@ -180,11 +180,8 @@ def test_a_page_has_every_test_and_what_failed_with_its_last_words():
         line("kernels", "sanitizer[memcheck]", "skipped", why="compute-sanitizer is not installed"),
     ]
     page = record.page(of(*lines))
-    told = {
-        "machine: what is here": "passed | 12 s",
-        TIMES: "**1 of 2 failed** | 24 s",
-        "kernels: sanitizer": "cannot run there | 12 s",
-    }
+    told = {"machine: what is here": "passed | 12 s", "kernels: sanitizer": "cannot run there | 12 s"}
+    told[TIMES] = "**1 of 2 failed** | 24 s"
     for name, question in record.questions().items():
         assert f"| {name} | {question} | {told.get(name, 'not run | ')} |" in page
     assert f"## {TIMES}" in page
@@ -195,11 +192,8 @@ def test_a_page_has_every_test_and_what_failed_with_its_last_words():
 
 def test_the_command_writes_page_record_and_profile(tmp_path):
     """Of several folders the later ones count; the measurements are of a whole GPU, not fitted there."""
-    rows = [
-        Compute(kind, tokens, float(tokens * tokens), 1e-7 * tokens + 1e-12 * tokens**2 + 1e-3, samples=1)
-        for kind in ("forward", "backward", "head")
-        for tokens in (1000, 2000, 4000, 8000, 16000)
-    ]
+    every = product(("forward", "backward", "head"), (1000, 2000, 4000, 8000, 16000))
+    rows = [Compute(k, n, float(n * n), 1e-7 * n + 1e-12 * n**2 + 1e-3, samples=1) for k, n in every]
     case, hardware = "times_of_steps[deferred]", "all SMs of NVIDIA H200"
     first = home(tmp_path / "first", line("threads", case, "failed"), line("peers", "gloo"))
     folder = home(tmp_path / "home", line("threads", case))

@@ -10,9 +10,8 @@ from scripts import ROOT
 pytestmark = pytest.mark.slow
 
 NAME, PAGE = "missing_images.py", "missing-images.md"
-SHOWN = re.findall(
-    rf"{NAME}[^\n]*\n```\n\n```text\n(.*?)\n```", (ROOT / "docs" / PAGE).read_text(encoding="utf-8"), re.DOTALL
-)
+TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+SHOWN = re.findall(rf"{NAME}[^\n]*\n```\n\n```text\n(.*?)\n```", TEXT, re.DOTALL)
 
 
 @pytest.mark.parametrize("options", [[], ["--on-demand"]], ids=["stock", "on-demand"])

@@ -14,9 +14,9 @@ from odcsim.catalog.rates import spreads
 PAGE = (scripts.ROOT / "docs/published.md").read_text(encoding="utf-8")
 RUNS = (scripts.ROOT / "docs/published-runs.md").read_text(encoding="utf-8")
 study = scripts.load("docs/studies/published.py")
+NAMES = ("cells", "coefficients", "fit", "nested", "tables", "widths")
 cells, coefficients, fitting, nested, tables, widths = (
-    scripts.load(f"docs/studies/published_{name}.py")
-    for name in ("cells", "coefficients", "fit", "nested", "tables", "widths")
+    scripts.load(f"docs/studies/published_{name}.py") for name in NAMES
 )
 CELLS = cells.read()
 STATED = [cell for cell in CELLS if cell.stated]
@@ -49,10 +49,8 @@ def test_what_the_page_says_first_is_in_its_tables():
 
 
 def test_every_run_and_source_is_in_the_appendix_and_the_worst_is_first():
-    stated, guessed = (
-        [line for line in part.splitlines() if line.count("|") == 10][2:]
-        for part in RUNS.split("## Every run")[1].split("## Every peak")[0].split("## Runs of which")
-    )
+    parts = RUNS.split("## Every run")[1].split("## Every peak")[0].split("## Runs of which")
+    stated, guessed = ([line for line in part.splitlines() if line.count("|") == 10][2:] for part in parts)
     assert len(stated) == len(STATED) == sum(int(shown(name)[1]) for name in cells.sources(STATED))
     assert len(guessed) == len(CELLS) - len(STATED) > 0
     for rows in (stated, guessed):
@@ -123,10 +121,8 @@ def test_a_fit_finds_the_coefficients_that_runs_were_made_with():
     some = [c for c in CELLS if c.source == "llm-foundry"][::3]
     made = [replace(c, tokens_per_second=c.tokens * c.microbatches / truth.seconds(c)) for c in some]
     times = rng.lognormal(0, 0.02, len(made))
-    noisy = [
-        replace(c, source=f"s{i % 9}", tokens_per_second=c.tokens_per_second * t)
-        for i, (c, t) in enumerate(zip(made, times, strict=True))
-    ]
+    made = [replace(c, tokens_per_second=c.tokens_per_second * t) for c, t in zip(made, times, strict=True)]
+    noisy = [replace(c, source=f"s{i % 9}") for i, c in enumerate(made)]
     found = fitting.fit(noisy)
     assert found.values["ampere matmul"] == pytest.approx(0.8, rel=0.04)
     assert found.values["hopper matmul"] == pytest.approx(0.9, rel=0.04)

@@ -7,9 +7,8 @@ from public import PUBLIC
 
 from odcsim.cli import COMMANDS
 
-api, commands, follow, order, outside = (
-    scripts.load(f"docs/site/{name}.py") for name in ("api", "commands", "follow", "order", "outside")
-)
+NAMES = ("api", "commands", "follow", "order", "outside")
+api, commands, follow, order, outside = (scripts.load(f"docs/site/{name}.py") for name in NAMES)
 DOCS = scripts.ROOT / "docs"
 
 

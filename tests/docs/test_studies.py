@@ -13,9 +13,8 @@ from sources import everything, programs
 HOME = "docs/studies/"
 PAGE = "```console\n$ echo 2\n1\n```\n"
 HEAVY = {"odc_engine": "torch", "torch": "torch", "transformers": "transformers"}  # what may be missing, by what asks
-STUDIES = {
-    one.name.removeprefix(HOME): one for one in programs(everything(), "docs/studies") if one.name.count("/") == 2
-}
+BESIDE = [one for one in programs(everything(), "docs/studies") if one.name.count("/") == 2]
+STUDIES = {one.name.removeprefix(HOME): one for one in BESIDE}
 assumptions = load("docs/studies/assumptions.py")
 INDEX = assumptions.INDEX.read_text(encoding="utf-8")
 PACKAGES = {name: one.packages for name, one in STUDIES.items()}
@@ -96,8 +95,6 @@ def test_an_assumption_that_is_new_has_no_test_and_one_that_is_gone_no_row():
     text = f"- [Memory](memory.md)\n\n{assumptions.BEGIN}\n{old}\n{assumptions.END}\n\nb\n"
     assert [(one.title, one.tests) for one in assumptions.assumptions(text)] == [(title, ()) for title in every]
     new = assumptions.table(text)
-    assert (
-        assumptions.renewed(text)
-        == f"- [Memory](memory.md)\n\n{assumptions.BEGIN}\n\n{new}\n\n{assumptions.END}\n\nb\n"
-    )
+    before, after = f"- [Memory](memory.md)\n\n{assumptions.BEGIN}\n", f"\n{assumptions.END}\n\nb\n"
+    assert assumptions.renewed(text) == f"{before}\n{new}\n{after}"
     assert "Old" not in new

@@ -21,14 +21,10 @@ from odcsim.profile import Profile, Timing
 
 KINDS = ("gather", "push", "all-gather", "reduce-scatter", "meeting", "overhead", "optimizer", "publish")
 RATES = {name: page.EMULATED[name] for name in ("forward", "backward", "head")}
-COST = {
-    stage: Cost(
-        catalog.model(stage.model),
-        Profile(stage.model, "", "calibrated", "", **RATES),
-        Cluster(stage.devices, stage.devices, 1.0, 1.0, stage.devices),
-    )
-    for stage in stages.STAGES
-}
+COST = {}
+for each in stages.STAGES:
+    profile = Profile(each.model, "", "calibrated", "", **RATES)
+    COST[each] = Cost(catalog.model(each.model), profile, Cluster(each.devices, each.devices, 1.0, 1.0, each.devices))
 FIRST = stages.STAGES[0]
 SHOWN = ("schedules", "median", "p90", "worst")
 

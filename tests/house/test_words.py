@@ -188,11 +188,8 @@ def answers_of_nobody(files: Files) -> list[str]:
 
 def interfaces_without_a_word(files: Files) -> list[str]:
     """A verb is explained where its interface is."""
-    told = [
-        (f"{module}.{node.name}", method)
-        for module, _, node in classes(files, "odc_engine")
-        for method in methods(node)
-    ]
+    every = classes(files, "odc_engine")
+    told = [(f"{module}.{node.name}", method) for module, _, node in every for method in methods(node)]
     said = {f"{interface}.{method.name}" for interface, method in told if ast.get_docstring(method)}
     wanted = {f"{interface}.{verb}" for verb, interfaces in VERBS.items() for interface in interfaces}
     return [f"{name} says not what it promises" for name in sorted(wanted - said)]
@@ -221,31 +218,21 @@ QUESTIONS = (
     "def has_gpu(backend: str, device: str) -> bool: ...",
     "match name:\n    case 'nvshmem': ...",
 )
+WAYS = {"odcsim/a.py": "class Way: ...", CASE: "def f():\n    class _Way: ..."}
+GIZMO = {"odcsim/a.py": "class Gizmo: ...\nclass ScheduleFile: ..."}
+ANSWERS = {"odc_engine/a.py": "class Mine:\n    def settle(self): ..."}
+ANSWERS["odc_engine/b.py"] = "from odc_engine.a import Lane\nclass Yours(Lane):\n    def drain(self): ..."
+WORDLESS = {"odc_engine/devices/run_device.py": "class RunDevice:\n    def gathered(self): ..."}
 RULES = {  # each with a file or two that break it, and what is said of them
-    classes_of_one_name: (
-        {"odcsim/a.py": "class Way: ...", CASE: "def f():\n    class _Way: ..."},
-        ["odcsim/a.py:1: Way", "odc_engine/job.py:2: _Way"],
-    ),
-    nouns_without_a_meaning: (
-        {"odcsim/a.py": "class Gizmo: ...\nclass ScheduleFile: ..."},
-        ["odcsim/a.py:1: Gizmo is not in docs/glossary.md"],
-    ),
+    classes_of_one_name: (WAYS, ["odcsim/a.py:1: Way", "odc_engine/job.py:2: _Way"]),
+    nouns_without_a_meaning: (GIZMO, ["odcsim/a.py:1: Gizmo is not in docs/glossary.md"]),
     paths_of_a_machine: ({"docs/a.md": "\nsee /home/me/runs, not https://a.b/home/me"}, ["docs/a.md:2: /home/me/runs"]),
     choices_outside_a_recipe: ({"odcsim/cli/a.py": "def f(recompute): ..."}, ["odcsim/cli/a.py:1: recompute"]),
     kernels_known_beside_estimates: ({CASE: "recipe.kernels.loss"}, ["odc_engine/job.py:1: loss"]),
     choices_named_all_over: (SEVEN, [f"lora: {', '.join(SEVEN)}"]),
-    answers_of_nobody: (
-        {
-            "odc_engine/a.py": "class Mine:\n    def settle(self): ...",
-            "odc_engine/b.py": "from odc_engine.a import Lane\nclass Yours(Lane):\n    def drain(self): ...",
-        },
-        ["odc_engine/a.py:2: Mine.settle", "odc_engine/b.py:3: Yours.drain"],
-    ),
+    answers_of_nobody: (ANSWERS, ["odc_engine/a.py:2: Mine.settle", "odc_engine/b.py:3: Yours.drain"]),
     questions_that_are_a_row_s: ({CASE: "\njob.backend == 'shm'"}, ["odc_engine/job.py:2: compares"]),
-    interfaces_without_a_word: (
-        {"odc_engine/devices/run_device.py": "class RunDevice:\n    def gathered(self): ..."},
-        [f"{RUN_DEVICE}.gathered says not what it promises"],
-    ),
+    interfaces_without_a_word: (WORDLESS, [f"{RUN_DEVICE}.gathered says not what it promises"]),
 }
 
 

@@ -72,11 +72,8 @@ def launches_alone():
     return events
 
 
-OTHERS = [
-    ("FullyShardedDataParallel.forward", 3),
-    ("DistributedDataParallel.forward", 0),
-    ("DeepSpeedEngine.forward", 0),
-]
+OTHERS = [("FullyShardedDataParallel.forward", 3), ("DistributedDataParallel.forward", 0)]
+OTHERS += [("DeepSpeedEngine.forward", 0)]
 TOLD = [renamed(ROOT), *(renamed(*other) for other in OTHERS), without(ROOT), another_forward(), places_looked_up()]
 TOLD += [fed_embeddings()]
 UNTOLD = [fed_embeddings(flat=True), operators_alone(), launches_alone()]

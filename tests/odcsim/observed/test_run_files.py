@@ -137,11 +137,8 @@ def test_traces_get_their_lengths_from_a_table_or_from_the_watcher_beside_them(t
         shutil.copy(FIXTURES / f"lengths-rank{rank}.json.gz", tmp_path)
     bare = read([str(tmp_path)])
     ranks = json.loads((FIXTURES / "truth.json").read_text())["runs"]["lengths"]["ranks"]
-    every = {
-        (rank, step.number): held
-        for rank, of in enumerate(ranks)
-        for step, held in zip(bare.steps, of["lengths"], strict=True)
-    }
+    steps = [step.number for step in bare.steps]
+    every = {(rank, n): held for rank, of in enumerate(ranks) for n, held in zip(steps, of["lengths"], strict=True)}
     table = tmp_path_factory.mktemp("beside") / "lengths.csv"
     rows = [f"{rank},{n},{length}" for (rank, n), held in every.items() for length in held]
     table.write_text("\n".join(["device,step,lengths", *rows]))
