@@ -81,9 +81,8 @@ def test_a_limit_is_one_length_and_leaves_something():
     limited = load(spec, truncate=50)
     assert np.array_equal(limited.lengths, np.minimum(plain.lengths, 50))
     assert limited.origin.startswith(f"{plain.origin}; ")
-    for words in ({"truncate": 0}, {"drop_over": -1}, {"truncate": 1, "drop_over": 1}, {"drop_over": 0}):
-        with pytest.raises(InputError):
-            load(spec, **words)
+    with pytest.raises(InputError):
+        load(spec, drop_over=0)
     with pytest.raises(InputError):
         within(trace([4, 6], counts=[0, 1]), drop_over=5)
 

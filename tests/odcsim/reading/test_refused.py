@@ -1,4 +1,4 @@
-"""What is no trace is refused where it stands; what is said of it is in tests/approved/reading.txt."""
+"""What is no trace is refused where it stands; what is said of more of the like is in tests/approved/reading.txt."""
 
 import gzip
 import json
@@ -15,41 +15,26 @@ from odcsim.support import whole
 
 BIG = 2**31
 FILES = [  # name, content, and the line that the error names, where it names one
-    ("a.csv", "", 0), ("a.csv", "\n \n", 0), ("a.csv", "length\n", 0), ("a.csv", "prompt,response\n\n", 0),
-    ("a.csv", "length\n5\nabc\n", 3), ("a.csv", "length,id\n5,1\n,2\n", 3), ("a.csv", "length\n5\n-5\n", 3),
-    ("a.csv", "length\n5\n0\n", 3), ("a.csv", "prompt,response\n5,1\n0,0\n", 3),
-    ("a.csv", "id,length\nx,5\nx,1.5\n", 3), ("a.csv", "length\nnan\n", 2), ("a.txt", "3\ninf\n", 2),
-    ("a.csv", f"length\n{BIG}\n", 2), ("a.csv", f"prompt,response\n{BIG - 1},1\n", 2),
-    ("a.csv", "foo,bar\n1,2\n", 0), ("a.csv", "1,4\n2,5\n", 0),
-    ("a.csv", "length,id\n5,1\n6\n", 3), ("a.csv", "length\n5\n6,7\n", 3), ("a.csv", "id,length\nx,5\nx,5,6\n", 3),
+    ("a.csv", "", 0), ("a.csv", "\n \n", 0), ("a.csv", "prompt,response\n\n", 0), ("a.csv", "length\n5\nabc\n", 3),
+    ("a.csv", "length\n5\n-5\n", 3), ("a.csv", "id,length\nx,5\nx,1.5\n", 3), ("a.csv", "length\nnan\n", 2),
+    ("a.txt", "3\ninf\n", 2), ("a.csv", f"length\n{BIG}\n", 2), ("a.csv", f"prompt,response\n{BIG - 1},1\n", 2),
+    ("a.csv", "length,id\n5,1\n6\n", 3), ("a.csv", "id,length\nx,5\nx,5,6\n", 3), ("a.csv", b"length\n5\n\x00\n", 3),
     ("a.csv", 'length,id\n5,"a\nb,c\nd",6\n', 4), ("a.csv", "id,length\rx,5\rx,5,6\r", 3),
-    ("a.csv", "length\n5,6\n7,8\n", 0), ("a.csv", "length,name\n5,x\n6,é\n".encode("latin-1"), 3),
-    ("a.csv", b"length\n5\n\x00\n", 3), ("a.csv", "length,loss\n5,6\n", 2),
+    ("a.csv", "length,name\n5,x\n6,é\n".encode("latin-1"), 3),
     *[("a.csv", f'length\n5\n"{value}"\n', 3) for value in ("3,33", "3337,1", "33,37", ",337", "3,3377")],
-    ("a.jsonl", '{"length": 5}\n{"length": 5', 2), ("a.jsonl", '{"length": 5}\n{"len": 5}', 2),
     ("a.jsonl", '{"length": 5, "loss": 5}\n7', 2), ("a.jsonl", '\n{"length": true}', 2),
-    ("a.jsonl", '{"length": "5"}', 1),    ("a.jsonl", '{"length": NaN}', 1), ("a.jsonl", "\n1\n\n-1", 4),
-    ("a.jsonl", "1" + "0" * 400, 1),
-    ("a.jsonl", "[" * 100_000, 1), ("a.json", "[" * 100_000, 0), ("a.jsonl", "\n", 0), ("a.json", "[]", 0),
-    ("a.json", "3", 0), ("a.json", "{}", 0), ("a.json", '[{"length": 1}, {"len": 1}]', "row 2"),
-    ("a.json", '[1, "2"]', "row 2"), ("a.json", '{"length": [1, 2], "count": [1]}', 0),
+    ("a.jsonl", '{"length": NaN}', 1), ("a.jsonl", "\n1\n\n-1", 4), ("a.jsonl", "1" + "0" * 400, 1),
+    ("a.jsonl", "[" * 100_000, 1), ("a.json", "[" * 100_000, 0), ("a.jsonl", "\n", 0),
+    ("a.json", '[{"length": 1}, {"len": 1}]', "row 2"),
     ("a.json", '{"length": [[1, 2], [3], "x"], "other": [[[1]], 2, 3]}', "row 3"),
     ("a.npy", b"\x93NUMPY\x01\x00", 0), ("a.npz", b"PK\x03\x04 not a zip", 0), ("a.parquet", b"PAR1 cut off", 0),
-    ("a.xlsx", b"any", 0), ("a.csv.gz", b"no gzip", 0), ("a.csv.gz", b"", 0),
-    ("a.csv.gz", gzip.compress(b"length\n5\n70\n900\n", mtime=0)[:-9], 0),
+    ("a.csv.gz", b"", 0), ("a.csv.gz", gzip.compress(b"length\n5\n70\n900\n", mtime=0)[:-9], 0),
     ("a.csv.gz", gzip.compress(b"length\n5\nx\n"), 3),
     # tables of counts and of quantiles, and logs of steps
     ("a.csv", "length,count\n5,-1\n", 2), ("a.csv", "length,count\n5,0.5\n", 2),
-    ("a.csv", "length,count\n5,0\n6,0\n", 0), ("a.csv", "length,count\n5,99999999999999999\n", 2),
-    ("a.csv", "length,count,step\n5,1,1\n", 0),
-    ("a.csv", "q,length\n0,5\n50,6\n", 3), ("a.csv", "q,length\n0,5\nnan,6\n1,7\n", 3),
-    ("a.csv", "q,length\n0,5\n0.5,6\n0.5,7\n1,8\n", 4), ("a.csv", "q,length\n0,5\n0.5,4\n1,8\n", 3),
-    ("a.csv", "q,length\n0.5,5\n1,8\n", 2), ("a.csv", "q,length\n0,5\n0.99,8\n", 3),
-    ("a.csv", "q,length,count\n0,5,1\n", 0), ("a.csv", "chosen_length,rejected_length,count\n5,6,7\n", 0),
-    ("a.csv", "step,loss,tokens,seconds\n1,2.5,65536,1.5\n2,2.25,64000,1.4\n", 0),
+    ("a.csv", "length,count\n5,99999999999999999\n", 2), ("a.csv", "q,length\n0,5\nnan,6\n1,7\n", 3),
+    ("a.csv", "q,length,count\n0,5,1\n", 0),
     ("a.jsonl", '{"step": 1, "num_tokens": 9, "grad_norm": 0.5}\n{"step": 2, "num_tokens": 19, "grad_norm": 0.5}\n', 0),
-    ("a.jsonl", '{"step": 1, "data": {"response_length/mean": 512.5, "perf/total_num_tokens": 9}}\n', 0),
-    ("a.jsonl", '{"meta": {"size": {"len": 5}}, "reward": 1}\n', 0),
 ]  # fmt: skip
 
 
@@ -133,20 +118,15 @@ def test_folders_and_names(tmp_path, monkeypatch):
     (tmp_path / "mixed" / "1.jsonl").write_text('{"length": 5, "step": 1}\n')
     (tmp_path / "mixed" / "2.jsonl").write_text('{"length": 5}\n')
     (tmp_path / "none").mkdir()
-    write(tmp_path / "a.csv", [{"prompt": 1, "response": 4}])
-    for name, words in (("both", {}), ("mixed", {}), ("none", {}), ("gone.csv", {}), ("a.csv", {"column": "respones"}),
-                        ("a.csv", {"sample": 3}), ("fixed:length=3", {"column": "length"}), ("longaling", {}), ("", {}),
-                        ("  ", {})):  # fmt: skip
+    for name, words in (("both", {}), ("mixed", {}), ("none", {}), ("fixed:length=3", {"column": "length"}), ("", {})):
         with pytest.raises(InputError):
-            load(f"{name}/" if (tmp_path / name).is_dir() and name.strip() else name, **words)
+            load(f"{name}/" if name and (tmp_path / name).is_dir() else name, **words)
 
 
 SPECS = [
-    "lognormal:medain=5,sigma=1", "lognormal:median=5", "lognormal", "lognormal:median=5,sigma=1,spike=0.1",
-    "lognormal:median=5,sigma=1,max=9,spike=2", "lognormal:median=nan,sigma=1", "lognormal:median=x,sigma=1",
-    "fixed:length", "fixed:length=0", "fixed:length=1.5", "fixed:length=3,length=4", "fixed:length=3,samples=0",
-    "fixed:length=3,seed=-1", "uniform:min=9,max=3", "exponential:mean=5,min=9,max=30",
-    "exponential:mean=9,min=9,max=30", "gamma:mean=5", "lognorml:median=5",
+    "lognormal:median=5", "lognormal:median=5,sigma=1,spike=0.1", "lognormal:median=5,sigma=1,max=9,spike=2",
+    "lognormal:median=nan,sigma=1", "fixed:length", "fixed:length=0", "fixed:length=3,samples=0",
+    "fixed:length=3,seed=-1", "exponential:mean=9,min=9,max=30", "gamma:mean=5",
 ]  # fmt: skip
 
 

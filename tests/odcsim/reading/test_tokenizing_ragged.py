@@ -105,13 +105,10 @@ def test_json_inside_a_table_is_what_it_says(tmp_path, folder):
 
 ASKS = {"messages": [{"role": "user"}]}
 BAD = {
-    "another form": [{"text": "a"}, {"prompt": "a", "completion": "b"}],
     "another column": [ASKS, {"conversations": [{"from": "gpt"}]}],
     "a column before": [{"conversations": [{"from": "gpt"}]}, ASKS],
     "texts and messages": [{"prompt": "a", "completion": "b"}, {"prompt": [{"role": "user"}], "completion": "b"}],
-    "a template of its own": [ASKS | {"chat_template_kwargs": {"chat_template": "x"}}],
     "no settings": [ASKS | {"chat_template_kwargs": "5"}],
-    "a history": [{"instruction": "a", "output": "b", "history": [["c"]]}],
     "no tools": [ASKS, ASKS | {"tools": "{"}],
 }
 
