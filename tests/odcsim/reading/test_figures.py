@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim.errors import InputError
-from odcsim.reading import load
+from odcsim import InputError, Trace, load
 from odcsim.reading.alike import DOUBT, likeness
 from odcsim.reading.limits import within
 from odcsim.reading.stats import PERCENTILES, cut, describe, histogram, quantiles
-from odcsim.trace import Trace
 
 ROWS = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 6)), min_size=1, max_size=30)
 COUNTED = ROWS.filter(lambda rows: any(count for _, count in rows))

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rowfiles import ARRAYS, ARROWS, FILES, NESTED, TEXTS, write
 
-from odcsim.errors import InputError
-from odcsim.reading import load
+from odcsim import InputError, load
 from odcsim.reading.text import open_text
 
 LENGTHS = [5, 70, 900]

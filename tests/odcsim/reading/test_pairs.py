@@ -8,17 +8,11 @@ from hypothesis import strategies as st
 from rowfiles import write
 from texts import UNMARKED, tokenizer_in
 
-from odcsim import balance
+from odcsim import InputError, Simulation, ask, balance, compare, load, plan, simulate
 from odcsim.cli import main
 from odcsim.decide.advice.wish import Wish
-from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare
-from odcsim.decide.setting import plan
 from odcsim.decide.stock import worst
-from odcsim.errors import InputError
-from odcsim.executors.simulation import Simulation, simulate
 from odcsim.question import Question
-from odcsim.reading import load
 from odcsim.results.metrics import usage
 from odcsim.schedule import Schedule
 

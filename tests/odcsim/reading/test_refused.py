@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from rowfiles import write
 
-from odcsim.errors import InputError
-from odcsim.reading import load
+from odcsim import InputError, load
 from odcsim.reading.images import images
 from odcsim.support import whole
 
