@@ -14,8 +14,7 @@ from scripts import ROOT
 import odcsim.cli
 from odc_engine.cli import build_parser
 
-ROOM = ROOT / "docs" / "launch"
-SBATCH, JOB, SWEEP = ROOM / "odc.sbatch", ROOM / "odc.yaml", ROOM / "sweep.sbatch"
+SBATCH, JOB, SWEEP = (ROOT / "docs/launch" / name for name in ("odc.sbatch", "odc.yaml", "sweep.sbatch"))
 LAUNCH = ROOT / "docs" / "howto" / "launch.md"
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 

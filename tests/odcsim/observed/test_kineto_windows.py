@@ -16,13 +16,9 @@ def seen(tmp_path, events):
 
 def renamed(name, nested=0):
     """Another trainer's annotation of the forward, with as many of its modules inside."""
-    events = []
-    for event in trace(RUN, 0)["traceEvents"]:
-        if event["name"] == ROOT:
-            events += [{**event, "name": name, "ts": event["ts"] + i / 8, "dur": 2 - i / 4} for i in range(nested + 1)]
-        else:
-            events.append(event)
-    return events
+    roots = [e for e in trace(RUN, 0)["traceEvents"] if e["name"] == ROOT]
+    inside = [{"name": name, "ts": i / 8, "dur": 2 - i / 4} for i in range(nested + 1)]
+    return without(ROOT) + [{**e, **one, "ts": e["ts"] + one["ts"]} for e in roots for one in inside]
 
 
 def without(*names):

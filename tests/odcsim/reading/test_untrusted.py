@@ -133,6 +133,7 @@ def test_what_is_not_asked_of_it_does_no_harm():
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
 def test_who_brings_the_process_down_is_named(number, folder, monkeypatch):
+    """A writer of templates, or a counter that ends with no word."""
     really = TextReader._hear
 
     def hear(self, process, *of):
@@ -141,13 +142,11 @@ def test_who_brings_the_process_down_is_named(number, folder, monkeypatch):
         return really(self, process, *of)
 
     monkeypatch.setattr(TextReader, "_hear", hear)
-    assert signal.Signals(number).name in refused("chats.jsonl", templated(folder, LOOP), str(folder))
-
-
-def test_a_counter_that_ends_with_no_word_is_a_defect_and_no_signal_is_hidden(folder, monkeypatch):
-    monkeypatch.setattr(writer, "RUN", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV); '{}'")
+    name = signal.Signals(number).name
+    assert name in refused("chats.jsonl", templated(folder, LOOP), str(folder))
+    monkeypatch.setattr(writer, "RUN", f"import os; os.kill(os.getpid(), {int(number)}); '{{}}'")
     writer.counter_of.cache_clear()
-    assert "SIGSEGV" in refused("texts.jsonl", folder, "")
+    assert name in refused("texts.jsonl", folder, "")
     writer.counter_of.cache_clear()
 
 
