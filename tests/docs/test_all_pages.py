@@ -22,7 +22,8 @@ HERE = "tests/docs/test_all_pages.py"
 HISTORY = {"docs/log.md", "CHANGELOG.md"}  # names what was there then
 WORDS = 2500  # ten minutes
 LONGER = {"docs/log.md"}  # dated results, one entry for each: looked up, not read from beginning to end
-LANGUAGES = {"console", "sh", "python", "text", "toml", "json", "jsonl", "csv", "sql"}
+DATA = {"toml", "json", "jsonl", "csv"}
+LANGUAGES = {"console", "sh", "python", "text", "sql", *DATA}
 PARSERS = {"odcsim": odcsim.cli.build_parser, "odc_engine": odc_engine.cli.build_parser}
 PYTHON = {"python", "pytest", "torchrun"}  # the program is among their words
 # Not ours, or not here yet.
@@ -118,13 +119,10 @@ def programs_that_nobody_runs(files: Files) -> list[str]:
 
 def files_that_nobody_reads(files: Files) -> list[str]:
     """A file that a page shows is read by a command of it; programs of the log make up names."""
-    return [
-        page.at(line, f"{file or language} is read by nobody")
-        for page in pages(files)
-        for line, language, file, _ in page.blocks
-        if language in ("toml", "json", "jsonl", "csv") and page.name != "docs/log.md"
-        if not file or file not in typed(page, "console", "python")
-    ]
+    some = [page for page in pages(files) if page.name != "docs/log.md"]
+    shown = [(page, *block) for page in some for block in page.blocks if block[1] in DATA]
+    unread = [each for each in shown if not each[3] or each[3] not in typed(each[0], "console", "python")]
+    return [page.at(line, f"{file or language} is read by nobody") for page, line, language, file, _ in unread]
 
 
 def private_names(files: Files) -> list[str]:
