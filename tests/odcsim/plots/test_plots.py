@@ -3,11 +3,12 @@
 import re
 from collections import defaultdict
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
+from diagnosed import of_ranks, track
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases
@@ -18,11 +19,14 @@ from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
 from odcsim.executors import analytic
 from odcsim.executors.simulation import Simulation, simulate
+from odcsim.observed.run import Doing, RanStep
+from odcsim.plots import diagnosis, style
 from odcsim.plots.axis import NEAR, axis
 from odcsim.plots.gantt import MOST_DEVICES, bars, idle
 from odcsim.plots.labels import around, beside, places
+from odcsim.plots.pareto import Priced, front, pareto
+from odcsim.plots.ran_step import MOST, PIECES, chosen, coarse, ran_step, worst
 from odcsim.plots.rows import ceiling
-from odcsim.plots.style import COLOURS, GRID, HATCHED, INK, NAMES
 from odcsim.plots.svg import LEFT, RIGHT, WIDTH, svg
 from odcsim.results import metrics
 from odcsim.timeline import About, Block, Timeline
@@ -43,19 +47,19 @@ def named(figure):
 
 def test_every_kind_has_a_colour_that_is_told_apart_on_white_and_on_black():
     """WCAG asks 4.5 : 1 of text; axis text is grey, so that notebooks work on either ground. Bars get by on less."""
-    assert set(COLOURS) == set(NAMES) > set(HATCHED)
-    assert {*metrics.PARTS, *COMPUTE} <= set(COLOURS)
-    assert contrast(INK, "#FFFFFF") > 4.5
-    assert contrast(INK, "#111111") > 4
-    for kind in (*COMPUTE, "wait_inside", "gather", "overhead"):
-        assert contrast(COLOURS[kind], "#FFFFFF") > 2.2, kind
-        assert contrast(COLOURS[kind], "#111111") > 3, kind
+    assert set(style.COLOURS) == set(style.NAMES) > set(style.HATCHED)
+    assert {*metrics.PARTS, *COMPUTE} <= set(style.COLOURS)
+    pairs = {style.COLOURS[kind]: (2.2, 3) for kind in (*COMPUTE, "wait_inside", "gather", "overhead")}
+    pairs[style.INK] = (4.5, 4)
+    for colour, (white, black) in pairs.items():
+        assert contrast(colour, "#FFFFFF") > white, colour
+        assert contrast(colour, "#111111") > black, colour
 
 
-def contrast(one, other):
+def contrast(*colours):
     """https://www.w3.org/TR/WCAG21/#dfn-contrast-ratio"""
     light = []
-    for colour in (one, other):
+    for colour in colours:
         shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
         light.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
@@ -64,27 +68,26 @@ def contrast(one, other):
 
 def test_idle_stacks_up_to_everything_with_the_fastest_on_top(rows):
     figure = plots.idle(rows)
-    total = {}
+    total = defaultdict(float)
     for trace in figure.data:
         for row, share in zip(trace.y, trace.x, strict=True):
-            total[row] = total.get(row, 0) + share
-    assert len(total) == len(rows)
-    assert all(share == pytest.approx(100, abs=0.5) for share in total.values())
+            total[row] += share
+    assert list(total.values()) == pytest.approx([100] * len(rows), abs=0.5)
     fastest = min(rows, key=lambda r: r.makespan_seconds)
     assert fastest.balancer in figure.data[0].y[-1]
     assert f"{fastest.idle:.0%}" in figure.layout.title.text
 
 
 def test_speedups_carry_their_intervals_and_the_honest_rival(rows):
-    """Bars begin at 1 and go to the left where a row is slower; nothing lies on them."""
+    """Bars begin at 1 and go to the left where a row is slower; nothing lies on them; who compares is left out."""
     figure = plots.speedups(rows)
     *bars, diamonds = figure.data
-    names = [label.replace("<b>", "").replace("</b>", "") for label in figure.layout.yaxis.ticktext]
+    names = [re.sub("</?b>", "", label) for label in figure.layout.yaxis.ticktext]
     seen = {}
     for some in bars:
         for i, (label, speedup, *_) in enumerate(some.customdata):
             low, high = some.x[i] - some.error_x.arrayminus[i], some.x[i] + some.error_x.array[i]
-            seen[label.replace("<b>", "").replace("</b>", "")] = [1 + v for v in (some.x[i], low, high)]
+            seen[re.sub("</?b>", "", label)] = [1 + v for v in (some.x[i], low, high)]
             assert (some.x[i] < 0) is (speedup < 1) is (some.name == "slower than it")
             assert min(abs(y - some.y[i]) for y in diamonds.y) * 27 > 0.5 * some.width * 27 + 3
     assert set(seen) == set(names)
@@ -95,9 +98,6 @@ def test_speedups_carry_their_intervals_and_the_honest_rival(rows):
     best = max((r for r in rows if r.sync == "on-demand"), key=lambda r: r.speedup)
     for value in (best.speedup, best.speedup_best_collective):
         assert f"{value:.2f}" in figure.layout.title.text
-
-
-def test_rows_that_compare_with_nothing_are_left_out_of_speedups(rows):
     nothing = dict.fromkeys(("speedup", "speedup_low", "speedup_high", "speedup_best_collective"))
     assert not len(plots.speedups([replace(rows[0], **nothing)]).data[0].x)
 
@@ -116,11 +116,9 @@ def test_a_sweep_and_its_ceiling_are_curves_in_order_of_the_limit(rows):
 @pytest.mark.parametrize("counts", [None, [1, 2, 3, 0, 1]])
 def test_lengths_count_every_sample_once(counts):
     lengths = np.array([3, 10, 10, 500, 70_000])
-    trace = Trace("t", lengths, None if counts is None else np.array(counts))
-    figure = plots.lengths(trace)
-    shape = figure.data[0]
-    assert sum(shape.y[:-1]) == pytest.approx(100)
+    figure = plots.lengths(Trace("t", lengths, None if counts is None else np.array(counts)))
     curves = named(figure)
+    assert sum(figure.data[0].y[:-1]) == pytest.approx(100)
     assert curves["share of samples"].y[-1] == 100
     assert curves["share of tokens"].y[-1] == pytest.approx(100)
     weights = np.ones(5) if counts is None else np.array(counts)
@@ -129,12 +127,10 @@ def test_lengths_count_every_sample_once(counts):
     assert [a.text.split()[0] for a in figure.layout.annotations] == ["median", "p99", "longest"]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "marks"), [([10, 20, 99, 99, 99], ["longest"]), ([1], None), ([7], None), ([2**31 - 1], None)]
-)
-def test_marks_that_fall_together_are_named_once(lengths, marks):
+@pytest.mark.parametrize("lengths", [[10, 20, 99, 99, 99], [1], [7], [2**31 - 1]])
+def test_marks_that_fall_together_are_named_once(lengths):
     figure = plots.lengths(Trace("<b>x</b>", np.array(lengths), origin="<i>y</i>"))
-    assert marks is None or [a.text.split()[0] for a in figure.layout.annotations] == marks
+    assert len(lengths) == 1 or [a.text.split()[0] for a in figure.layout.annotations] == ["longest"]
     assert np.isfinite(figure.layout.xaxis.range).all()
     title = figure.layout.title
     assert not re.search("<[bi]>", title.text + title.subtitle.text)  # names are only words
@@ -142,29 +138,25 @@ def test_marks_that_fall_together_are_named_once(lengths, marks):
 
 @given(cases())
 def test_bars_fill_a_devices_time_and_lie_beside_each_other(case):
+    """One for each pass of a microbatch."""
     times = analytic.run(case.program, case.durations)
     block = Block(case.program, np.arange(case.counts.shape[0]), case.counts, *times)
     usage = metrics.measure(block)
     for place, makespan in enumerate(usage.makespan):
-        found = [bars(block, place, device) for device in range(case.counts.shape[1])]
-        for mine in found:
-            now = 0.0
+        computed = 0.0
+        for device, count in enumerate(case.counts[place]):
+            mine, now = bars(block, place, device), 0.0
             for bar in mine:
                 assert bar.start == pytest.approx(now, abs=1e-9)
                 now = bar.start + bar.seconds
             assert now == pytest.approx(makespan, abs=1e-9)
-        computed = sum(bar.seconds for mine in found for bar in mine if bar.kind in COMPUTE)
+            passes = [bar for bar in mine if bar.kind in COMPUTE]
+            computed += sum(bar.seconds for bar in passes)
+            assert len({(bar.microbatch, bar.kind) for bar in passes}) == len(passes)
+            assert {bar.microbatch for bar in passes} <= set(range(count))
         assert computed == pytest.approx(usage.compute[place], abs=1e-9)
         if makespan:
-            assert idle(block, place) == pytest.approx(1 - computed / makespan / len(found), abs=1e-9)
-
-
-def test_one_bar_for_each_pass_of_a_microbatch(timeline):
-    block, place = timeline.block_of(1)
-    for device in range(timeline.about.devices):
-        mine = [(bar.microbatch, bar.kind) for bar in bars(block, place, device) if bar.kind in COMPUTE]
-        assert len(mine) == len(set(mine))
-        assert {m for m, _ in mine} == set(range(block.counts[place, device]))
+            assert idle(block, place) == pytest.approx(1 - computed / makespan / (device + 1), abs=1e-9)
 
 
 def test_gantt_of_two_timelines_on_one_scale(timeline):
@@ -172,6 +164,12 @@ def test_gantt_of_two_timelines_on_one_scale(timeline):
     assert figures[0].layout.xaxis.range == figures[1].layout.xaxis.range
     assert {y for trace in figures[0].data for y in trace.y} == {f"device {d}" for d in range(4)}
     assert "41" in plots.gantt(timeline, 0, number=41).layout.title.subtitle.text
+    figure = plots.pair(timeline, timeline, 1, number=41)
+    assert {bars.yaxis for bars in figure.data} == {"y", "y2"}
+    assert figure.layout.xaxis.range == figure.layout.xaxis2.range
+    names = [bars.name for bars in figure.data if bars.showlegend]
+    assert sorted(names) == sorted({bars.name for bars in figure.data})
+    assert "1.00 times" in figure.layout.title.text
 
 
 def test_gantt_of_many_devices_says_what_is_left_out_and_keeps_the_busiest_and_the_idlest(timeline):
@@ -201,24 +199,6 @@ def test_agreement_has_a_dot_for_each_minibatch_and_the_line_of_no_error():
     assert named(plots.agreement([1.0], [2.0]))["minibatches"].error_x.array is None
 
 
-def test_a_pair_has_both_on_one_scale_and_each_kind_once_in_the_legend(timeline):
-    figure = plots.pair(timeline, timeline, 1, number=41)
-    assert {bars.yaxis for bars in figure.data} == {"y", "y2"}
-    assert figure.layout.xaxis.range == figure.layout.xaxis2.range
-    names = [bars.name for bars in figure.data if bars.showlegend]
-    assert sorted(names) == sorted({bars.name for bars in figure.data})
-    assert "1.00 times" in figure.layout.title.text
-
-
-def test_no_axis_has_a_grid_of_another_look(timeline, rows):
-    """Panels that were added later, too: white lines would show on a dark page."""
-    trace = Trace("x", np.array([10, 20, 30]))
-    figures = [plots.pair(timeline, timeline), plots.lengths(trace), plots.idle(rows), plots.sweep([(9, rows)])]
-    for figure in figures:
-        look = figure.layout.template.layout
-        assert (look.xaxis.gridcolor, look.yaxis.gridcolor, look.yaxis.zeroline) == (GRID, GRID, False)
-
-
 @pytest.fixture(scope="module")
 def both(setting, timeline):
     return [simulate(plan(setting, "lb-micro"), Simulation(setting.cost, "collective", "analytic")), timeline]
@@ -236,9 +216,9 @@ def test_bars_of_the_small_picture_are_as_wide_as_their_seconds(both):
     for block, place in blocks:
         for device in range(block.had.shape[2]):
             for bar in bars(block, place, device):
-                fill = f"url(#{bar.kind})" if bar.kind in HATCHED else COLOURS[bar.kind]
+                fill = f"url(#{bar.kind})" if bar.kind in style.HATCHED else style.COLOURS[bar.kind]
                 expected[fill] += bar.seconds * (WIDTH - LEFT - RIGHT) / longest
-    assert {"url(#wait_inside)", COLOURS["forward"]} <= set(wide)
+    assert {"url(#wait_inside)", style.COLOURS["forward"]} <= set(wide)
     for fill in wide:
         assert wide[fill] == pytest.approx(expected[fill], abs=8)
 
@@ -252,9 +232,6 @@ def test_the_small_picture_is_read_aloud_in_the_dark_and_runs_nothing(both, time
         assert not re.search(r"<script|href=|\son\w+=|<foreignObject", text)
     assert "<script>alert(1)</script>" in root.find(f"{SVG}title").text
     assert svg(both, 1) == svg(both, 1)
-
-
-def test_many_devices_stay_small():
     setting = ask("longalign", "qwen3-8b", gpu="h100", devices=128, minibatch=4, minibatches=1)
     text = svg([simulate(plan(setting, "native"), Simulation(setting.cost, "collective", "analytic"))] * 2, 0)
     assert len(text) < 200_000
@@ -293,9 +270,86 @@ def test_no_name_covers_another_a_point_or_the_end_of_the_picture(some):
     for point, name, place in zip(points, names, found, strict=True):
         others = [other for other in points if other is not point]
         assert not place or not any(beside(*point, name, place).over(around(*other)) for other in others)
-
-
-def test_one_name_alone_has_its_place_and_many_at_one_place_do_not_all():
     assert places([(300, 200)], ["8 x h100"], ROOM) == ["top right"]
     assert places([(610, 200)], ["8 x h100"], ROOM) == ["top left"]
-    assert "" in places([(300 + n, 200) for n in range(9)], ["8 x h100"] * 9, ROOM)
+
+
+PRICED = st.lists(st.builds(Priced, st.just("p"), *[st.integers(1, 9)] * 2, st.just(0.9), st.just(1.1)), min_size=1)
+
+
+@given(PRICED)
+def test_nothing_beats_the_front_and_the_front_beats_the_rest(points):
+    best = front(points)
+    for point in best:
+        assert not any(p.seconds <= point.seconds and p.spent < point.spent for p in points)
+        assert not any(p.seconds < point.seconds and p.spent <= point.spent for p in points)
+    for point in points:
+        assert any(p.seconds <= point.seconds and p.spent <= point.spent for p in best)
+
+
+def offers(deadline, budget, *spent):
+    """Two offers of two hours and two and a half."""
+    points = [Priced("8 x a", 7200, spent[0], 0.9, 1.2, taken=True), Priced("9 x b", 9000, spent[1], 0.9, 1.2)]
+    return pareto(points, "dollars", deadline=deadline, budget=budget)
+
+
+def test_an_advices_picture_has_every_offer_and_both_ends():
+    """Offers take most of it, whatever deadline and budget are."""
+    drawn = offers(10_800, 60, 40, 50)
+    marks = [trace for trace in drawn.data if trace.mode == "markers+text"]
+    assert [list(trace.x) for trace in marks] == [[2.0], [2.5]]
+    assert marks[0].error_y.array[0] == pytest.approx(8)
+    assert (set(named(drawn)["deadline"].x), set(named(drawn)["budget"].y)) == ({3.0}, {60})
+    near, far, free = offers(None, None, 40, 50), offers(360_000, 9_000, 40, 50), offers(None, None, 0, 0)
+    assert far.layout.xaxis.range == near.layout.xaxis.range
+    assert far.layout.yaxis.range == near.layout.yaxis.range
+    assert set(named(far)) == set(named(near))
+    assert (free.layout.yaxis.type, free.layout.xaxis.type) == ("linear", "log")
+
+
+def made(pieces, begin=0.0):
+    edges = begin + np.concatenate([[0.0], np.cumsum([seconds for _, seconds in pieces])])
+    return track(0, [kind for kind, _ in pieces], edges.tolist())
+
+
+KINDS = st.lists(st.tuples(st.sampled_from([*map(int, Doing)]), st.floats(1e-6, 10)), min_size=1, max_size=60)
+
+
+@given(KINDS, st.integers(1, 300), st.floats(0, 100))
+def test_stretches_of_a_ran_step_cover_it_with_as_much_of_each_kind_as_the_track(pieces, slots, begin):
+    one = made(pieces, begin)
+    stretches = list(coarse(one, begin / 2, slots))  # seconds are told from there
+    assert (stretches[0].begin, stretches[-1].end) == (one.edges[0] - begin / 2, one.edges[-1] - begin / 2)
+    assert all(a.end == b.begin and a.doing != b.doing for a, b in pairwise(stretches))
+    assert len(stretches) <= slots
+    told, known = (dict.fromkeys(map(int, Doing), 0.0) for _ in range(2))
+    for stretch in coarse(one, begin, 20_000):
+        told[stretch.doing] += stretch.end - stretch.begin
+    for kind, seconds in pieces:
+        known[kind] += seconds
+    assert told == pytest.approx(known, abs=one.seconds / 20_000 * (len(pieces) + 1))
+
+
+def test_a_step_of_many_ranks_is_a_few_hundred_bars_of_both_ends():
+    rng = np.random.default_rng(0)
+    busy = [list(zip(rng.integers(0, 8, 5000).tolist(), rng.random(5000), strict=True)) for _ in range(128)]
+    figure = ran_step(RanStep(3, 1.0, (), tuple(map(made, busy))))
+    assert sum(len(bars.y) for bars in figure.data) <= max(PIECES, 24 * MOST)
+    assert f"{MOST} of 128" in figure.layout.title.subtitle.text
+    tracks = [track(r, [int(Doing.COMPUTE), int(Doing.MEETING)], [0.0, 1.0 + r, 200.0]) for r in range(128)]
+    picked = {one.rank for one in chosen(tracks)}
+    assert {0, 127} <= picked
+    assert len(picked) == MOST
+
+
+def test_bars_are_shares_of_a_rank_and_of_a_step():
+    told = of_ranks(4)
+    figure = diagnosis.ranks(told.found)
+    assert [*named(figure)["waiting"].x] == [40, 40, 40, 0]
+    assert all(sum(bars.x[n] for bars in figure.data) == 100 for n in range(4))
+    figure = diagnosis.parts(told.found)
+    assert abs(sum(bars.x[0] for bars in figure.data) - 100) < 1
+    assert figure.layout.title.text.startswith("37 %")
+    none = replace(told.run, steps=tuple(replace(step, seconds=0.0) for step in told.run.steps))
+    assert worst(none, told.found) is None
+    assert worst(told.run, told.found) is not None
