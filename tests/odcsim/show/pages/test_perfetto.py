@@ -18,14 +18,12 @@ from odcsim.results import metrics
 from odcsim.show.pages import perfetto
 from odcsim.timeline import About, Block, Timeline
 
-ABOUT = About("analytic", Recipe(), "b", "m", "d", "calibrated", "h", True, 1, 1)
-
 
 def timeline_of(case):
     minibatches, devices = case.counts.shape
     numbers = np.arange(minibatches)
     block = Block(case.program, numbers, case.counts, *analytic.run(case.program, case.durations))
-    about = About(**{name: getattr(ABOUT, name) for name in ABOUT.__slots__} | {"devices": devices})
+    about = About("analytic", Recipe(), "b", "m", "d", "calibrated", "h", True, devices, 1)
     return Timeline(about, (block,), numbers, numbers)
 
 
@@ -53,10 +51,9 @@ def test_slices_of_a_track_nest_and_come_to_what_metrics_says(case):
             assert not open_until or end <= open_until[-1]
             open_until.append(end)
             total[event["cat"] if track == 0 else ("moved", event["cat"])] += (end - start) / 1e9
-    computed = sum(total[kind] for kind in ("forward", "head", "backward"))
-    assert computed == pytest.approx(usage.compute.sum(), abs=1e-6)
-    assert total["wait_inside"] == pytest.approx(usage.wait_inside.sum(), abs=1e-6)
-    assert total["wait_end"] == pytest.approx(usage.wait_end.sum(), abs=1e-6)
+    total["compute"] = sum(total[kind] for kind in ("forward", "head", "backward"))
+    for kind in ("compute", "wait_inside", "wait_end"):
+        assert total[kind] == pytest.approx(getattr(usage, kind).sum(), abs=1e-6), kind
     idle = sum(float(getattr(usage, part).sum()) for part in metrics.PARTS)
     wanted = {"devices idle": idle, **{f"{kind} in flight": total["moved", kind] for kind in ("gather", "push")}}
     for name, seconds in wanted.items():
@@ -92,15 +89,15 @@ def test_the_same_timeline_gives_the_same_bytes_whatever_the_name(timeline, tmp_
 
 
 def test_windows(timeline):
-    assert perfetto.window("1-3", timeline) == range(1, 4)
-    assert perfetto.window("5", timeline) == range(5, 6)
+    assert [*map(perfetto.window, ("1-3", "5"), [timeline] * 2)] == [range(1, 4), range(5, 6)]
     for text in ("", "-", "x", "2-1", "0-6", "9", "-1", "1-", "1-2-3", "1.5"):
         with pytest.raises(InputError):
             perfetto.window(text, timeline)
 
 
-def arrows(events):
-    """Pairs of the innermost slices between which each arrow goes, by its name."""
+def arrows(timeline):
+    """Pairs of the innermost slices between which each arrow of the first minibatch goes, by its name."""
+    events = [*perfetto.events(timeline, [0])]
     found, ends = tracks(events), defaultdict(list)
     for e in events:
         if e["ph"] in "sf":
@@ -112,21 +109,19 @@ def arrows(events):
 
 @given(cases())
 def test_arrows_go_from_what_was_waited_for_to_what_waited(case):
-    timeline = timeline_of(case)
-    for name, (left, leaves, source), (came, reaches, target) in arrows([*perfetto.events(timeline, [0])]):
+    for name, (left, leaves, source), (came, reaches, target) in arrows(timeline_of(case)):
         assert (leaves["ph"], reaches["ph"]) == ("s", "f")
         assert left <= came
+        assert (source["pid"] != target["pid"]) == (name == "waited for")
         if name == "waited for":
             assert target["cat"] in ("wait_inside", "wait_end")
-            assert source["pid"] != target["pid"]
         else:
-            assert source["pid"] == target["pid"]
             assert (source["cat"] == "gather") == (name == "gathered for")
             assert name == "gathered for" or target["cat"] == "push"
 
 
 def test_a_collective_says_who_was_waited_for(setting):
     file = simulate(plan(setting, "lb-micro"), Simulation(setting.cost, "collective", "analytic"))
-    waited = [pair for pair in arrows([*perfetto.events(file, [0])]) if pair[0] == "waited for"]
+    waited = [source["cat"] for name, (_, _, source), _ in arrows(file) if name == "waited for"]
     assert len(waited) > 100
-    assert all(source["cat"] != "wait_inside" for _, (_, _, source), _ in waited)
+    assert "wait_inside" not in waited

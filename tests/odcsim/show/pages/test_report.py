@@ -115,8 +115,10 @@ def test_nobody_would_choose_what_is_folded(comparison, memory_limit):
 
 
 def test_every_row_is_there_in_order_of_speed_and_what_is_folded_says_how_much_it_is(page, comparison):
+    """Memory of those that count is told by term."""
+    reply = answer.answer(comparison)
     names = re.findall(r'<th scope="row">([a-z-]+ \+ [a-z-]+)</th>', page.source)[: len(comparison.rows)]
-    some, folded = choice.parted(comparison, answer.answer(comparison))
+    some, folded = choice.parted(comparison, reply)
     assert names == [answer_words.named(r) for r in (*some, *folded)]
     assert sorted(names) == sorted(map(answer_words.named, comparison.rows))
     for part in (some, folded):
@@ -125,11 +127,7 @@ def test_every_row_is_there_in_order_of_speed_and_what_is_folded_says_how_much_i
     told = page.source.split(inputs)[1].split("</details>")[0]
     assert re.findall(r"\d+", rows)[0] == str(len(folded))
     assert re.findall(r"\d+", inputs) == [str(told.count("<tr>")), str(told.count("(default)"))]
-
-
-def test_memory_of_the_rows_that_count_is_told_by_term(page, comparison):
     told = page.source.split("<h2>Memory</h2>")[1].split("<h2>")[0]
-    reply = answer.answer(comparison)
     for row in (reply.reference, reply.rival, reply.best):
         assert answer_words.named(row) in told
         for name, size in (row.memory_terms or {}).items():
@@ -191,7 +189,7 @@ def test_names_cannot_run(timeline, tmp_path):
             write(of, tmp_path / "no" / "r.html")
 
 
-def test_timelines_beside_each_other(timeline, met, tmp_path):
+def test_timelines_beside_each_other_are_compared_the_fastest_first(timeline, met, tmp_path):
     page, alike = (shown(tmp_path, write_timelines, both) for both in ([timeline, met], [timeline, timeline]))
     makespans = metrics.usage(timeline).makespan
     number = int(np.argsort(makespans)[(len(makespans) - 1) // 2])
@@ -199,9 +197,15 @@ def test_timelines_beside_each_other(timeline, met, tmp_path):
     assert page.figures == ["gantt-0", "gantt-1"]
     assert all(f"{metrics.usage(one).idle():.1%}" in page.text for one in (timeline, met))
     assert ("digests differ" in page.text, "digests differ" in alike.text) == (True, False)
+    first, *each = idling.sentences([met, timeline])
+    assert first.startswith(f"on-demand + lb-mini is {metrics.usage(met).makespan.sum() / makespans.sum():.2f} times")
+    assert [name in said for name, said in zip(("lb-micro", "lb-mini"), each, strict=True)] == [True, True]
+    assert len(idling.sentences([timeline, replace(met, tokens=met.tokens + 1)])) == 2
+    assert [f"({n}, " in said for n, said in enumerate(idling.sentences([timeline, timeline]), 1)] == [True, True]
 
 
 def test_a_diagnosis_has_a_picture_of_each_thing_that_is_known(tmp_path):
+    """Of steps, the one of which most is waiting."""
     told = diagnosis()
     bare = diagnosis({"compute": 1.0}, (), ranks=(), late=())
     bare = replace(bare, run=replace(bare.run, steps=tuple(replace(s, tracks=()) for s in bare.run.steps)))
@@ -212,14 +216,10 @@ def test_a_diagnosis_has_a_picture_of_each_thing_that_is_known(tmp_path):
         assert not re.search(r'(?:src|href)="(?:https?:)?//', page.source)
     with pytest.raises(InputError):
         plots.worst_step(bare.run, told.found)
-
-
-@pytest.mark.parametrize("worst", [0, 4, 11])
-def test_the_step_that_is_drawn_is_the_one_of_which_most_is_waiting(worst):
-    told = diagnosis()
-    by_step = {name: [9.0 if at == worst and name == "lengths" else 0.1 for at in range(12)] for name in LOST}
-    figure = plots.worst_step(told.run, replace(told.found, by_step=by_step))
-    assert re.search(r"\d+", figure.layout.title.text)[0] == str(worst)
+    for worst in (0, 4, 11):
+        by_step = {name: [9.0 if at == worst and name == "lengths" else 0.1 for at in range(12)] for name in LOST}
+        figure = plots.worst_step(told.run, replace(told.found, by_step=by_step))
+        assert re.search(r"\d+", figure.layout.title.text)[0] == str(worst)
 
 
 @given(st.floats(1, 1e6), st.lists(st.floats(0, 1e6), min_size=5, max_size=5))
@@ -233,12 +233,3 @@ def test_the_first_sentence_names_the_largest_part_of_idle_and_its_share(compute
         assert f"{max(parts) / total:.1%}" in said.rpartition(",")[2]
         largest = [name for name, seconds in zip(PARTS, parts, strict=True) if seconds == max(parts)]
         assert any(NAMES[name].split(" (")[0].split(" its")[0] in said for name in largest)
-
-
-def test_timelines_of_the_same_samples_are_compared_the_fastest_first(timeline, met):
-    first, *each = idling.sentences([met, timeline])
-    spans = [metrics.usage(t).makespan.sum() for t in (met, timeline)]
-    assert first.startswith(f"on-demand + lb-mini is {spans[0] / spans[1]:.2f} times")
-    assert [name in said for name, said in zip(("lb-micro", "lb-mini"), each, strict=True)] == [True, True]
-    assert len(idling.sentences([timeline, replace(met, tokens=met.tokens + 1)])) == 2
-    assert [f"({n}, " in said for n, said in enumerate(idling.sentences([timeline, timeline]), 1)] == [True, True]
