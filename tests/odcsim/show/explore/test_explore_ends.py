@@ -22,9 +22,6 @@ pytest.importorskip("dash", reason="pip install 'odcsim[explore]'")
 
 from odcsim.show.explore.serve import serve
 
-BROWSER = """#!/bin/sh
-echo "$@" >> "$HOME/../started"
-"""
 CODES = {signal.SIGINT: 0, signal.SIGHUP: 129}
 
 
@@ -32,7 +29,7 @@ CODES = {signal.SIGINT: 0, signal.SIGHUP: 129}
 def home(tmp_path):
     for name in ("home", "tmp"):
         (tmp_path / name).mkdir()
-    (tmp_path / "browser").write_text(BROWSER)
+    (tmp_path / "browser").write_text('#!/bin/sh\necho "$@" >> "$HOME/../started"\n')
     (tmp_path / "browser").chmod(0o755)
     return tmp_path
 
