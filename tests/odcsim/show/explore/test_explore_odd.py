@@ -117,8 +117,8 @@ CODES = (errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.EMFILE,
 
 
 def test_what_the_system_refuses_and_a_defect_of_ours_are_a_line(page, tmp_path, monkeypatch, capsys):
-    def refused(trace, *_, **__):
-        raise OSError(int(trace), os.strerror(int(trace)), str(tmp_path))
+    def refused(question):
+        raise OSError(int(question.trace), os.strerror(int(question.trace)), str(tmp_path))
 
     monkeypatch.setattr("odcsim.show.explore.asked.lengths_of", refused)
     for code in CODES:
