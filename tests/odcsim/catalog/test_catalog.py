@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from odcsim import catalog
+from odcsim.catalog import fits
 from odcsim.catalog import rates as module
 from odcsim.catalog.estimates.spreads import STARTS
 from odcsim.catalog.rates import families, family_of, figures, rates, spreads
 from odcsim.cluster import GPU
+from odcsim.decide.answer_words import trust
 from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
+from odcsim.recipe import Kernels, Recipe
 
 # Published or recomputed elsewhere: parameters and active parameters in 10^9, bf16 megabytes of one layer, and the
 # length at which causal attention costs as much as the matmuls, in thousands (0 where windows make it meaningless).
@@ -60,17 +63,13 @@ def test_published_totals(name):
     total, active, megabytes, even = PUBLISHED[name]
     m = catalog.model(name)
     digits = 0.051 if active < total else 0.0051  # mixtures are published to one decimal
-    assert m.parameters / 1e9 == pytest.approx(total, rel=0, abs=digits)
-    assert m.active_parameters / 1e9 == pytest.approx(active, rel=0, abs=digits)
+    assert (m.parameters / 1e9, m.active_parameters / 1e9) == pytest.approx((total, active), rel=0, abs=digits)
     assert m.layer_bytes() / 1e6 == pytest.approx(megabytes, abs=0.51)
     assert not even or m.even_length / 1e3 == pytest.approx(even, abs=0.55)
 
 
-def test_every_bias_and_norm_is_counted():
+def test_every_model_loads_under_its_own_name_with_every_bias_and_norm_counted():
     assert {name: catalog.model(name).parameters for name in EXACT} == EXACT
-
-
-def test_every_model_loads_under_its_own_name():
     names = catalog.model_names()
     assert len(names) == len(set(names))
     assert set(PUBLISHED) | {"tiny", "nano", "r1-distill-qwen-7b", "r1-distill-llama-70b"} <= set(names)
@@ -85,8 +84,8 @@ def test_every_model_loads_under_its_own_name():
 
 
 def test_a_models_id_on_its_hub_is_its_name_but_a_folder_comes_first(tmp_path, monkeypatch):
-    assert [catalog.model(hub) for hub in HUB] == [catalog.model(name) for name in HUB.values()]
-    assert [catalog.model_source(hub) for hub in HUB] == [catalog.model_source(name) for name in HUB.values()]
+    for of in (catalog.model, catalog.model_source):
+        assert [of(hub) for hub in HUB] == [of(name) for name in HUB.values()]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "Qwen" / "Qwen3-8B").mkdir(parents=True)
     with pytest.raises(InputError):
@@ -107,89 +106,50 @@ def test_every_gpu_is_plausible_and_every_figure_has_its_source():
             assert figure.source.title
             assert figure.source.as_of.startswith("20")
             assert figure.source.url.startswith("https://") or figure.kind == "assumed"
-
-
-def test_figures_that_are_known_elsewhere():
-    a100, h100 = catalog.gpu("a100"), catalog.gpu("h100")
+    a100, h100 = catalog.gpu("a100"), catalog.gpu("h100")  # figures that are known elsewhere
     assert a100.nic_bandwidth * a100.devices_per_node == 800e9 / 8  # the paper's network
     assert (a100.matmul_flops, a100.link_bandwidth, a100.memory_bytes) == (271e12, 300e9, 85.2e9)
     assert (h100.peak_flops, catalog.gpu("gb200").peak_flops) == (989e12, 2500e12)  # without sparsity
-    assert h100.memory_bytes == pytest.approx(
-        81559 * 2**20, rel=1e-3
-    )  # as a device reports it, not the 80 GB of its name
+    assert h100.memory_bytes == pytest.approx(81559 * 2**20, rel=1e-3)  # as a device reports it, not its name's 80 GB
 
 
-ALL = """title = "Acme G1"
-peak_tflops = 400
-matmul_tflops = 300.5
-memory_gb = 96
-memory_tb_s = 3
-link_gb_s = 200
-nic_gbit_s = 100
-devices_per_node = 4
-"""
+ALL = "peak_tflops = 400\nmatmul_tflops = 300.5\nmemory_gb = 96\nmemory_tb_s = 3\nlink_gb_s = 200\nnic_gbit_s = 100\n"
+ALL += 'devices_per_node = 4\ntitle = "Acme G1"\n'
 
 
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "g1.toml"
-
-
-def test_a_gpu_of_ones_own_has_the_figures_of_its_file_and_the_rest_of_what_it_is_like(file):
+def test_a_gpu_of_ones_own_has_the_figures_of_its_file_and_the_rest_of_what_it_is_like(tmp_path):
+    """A slower one takes longer, and a fit that was published for the one it is like is not taken for it."""
+    file, name = tmp_path / "g1.toml", str(tmp_path / "g1.toml")
     file.write_text(ALL)
-    assert catalog.gpu(str(file)) == GPU("g1", 400e12, 300.5e12, 96e9, 3e12, 200e9, 12.5e9, 4, "cdna4")
-    assert catalog.gpu_title(str(file)) == "Acme G1"
-    assert {(f.kind, f.source.title) for f in catalog.gpu_figures(str(file))} == {("given", str(file))}
-    file.write_text('like = "H100"\nmatmul_tflops = 600')
-    assert catalog.gpu(str(file)) == replace(catalog.gpu("h100"), name="g1", matmul_flops=600e12)
-    assert [f.kind for f in catalog.gpu_figures(str(file))].count("given") == 1
-
-
-def test_a_slower_gpu_of_ones_own_takes_longer(file):
-    """And a fit that was published for the one it is like is not taken for it."""
-    file.write_text('like = "a100"\nmatmul_tflops = 27.1')
-    slow, usual = (cost_of("r1-distill-qwen-7b", gpu, None, 8) for gpu in (str(file), "a100"))
+    assert catalog.gpu(name) == GPU("g1", 400e12, 300.5e12, 96e9, 3e12, 200e9, 12.5e9, 4, "cdna4")
+    assert catalog.gpu_title(name) == "Acme G1"
+    assert {(f.kind, f.source.title) for f in catalog.gpu_figures(name)} == {("given", name)}
+    file.write_text('like = "A100"\nmatmul_tflops = 27.1')
+    assert catalog.gpu(name) == replace(catalog.gpu("a100"), name="g1", matmul_flops=27.1e12)
+    assert [f.kind for f in catalog.gpu_figures(name)].count("given") == 1
+    slow, usual = (cost_of("r1-distill-qwen-7b", gpu, None, 8) for gpu in (name, "a100"))
     assert (slow.profile.fidelity, usual.profile.fidelity) == ("catalogue", "published fit")
     assert slow.sample_seconds(np.array([8192])) > 5 * usual.sample_seconds(np.array([8192]))
+    for taken, text in (("H100.toml", ALL), ("odd.toml", "memory_gb")):  # a name of the catalogue; no TOML
+        (tmp_path / taken).write_text(text)
+        with pytest.raises(InputError):
+            catalog.gpu(str(tmp_path / taken))
 
 
-FILES = [
-    "peak_tflops = 1", ALL.replace("nic_gbit_s = 100", ""), ALL + "memory = 3", ALL.replace("96", "-96"),
-    ALL.replace("= 4\n", "= 4.5\n"), ALL + 'like = "h10"', ALL + "like = 3", "memory_gb",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("text", [*FILES, None])
-def test_a_wrong_file_of_a_gpu_is_refused(file, text):
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(InputError) as caught:
-        catalog.gpu(str(file))
-    assert caught.value.where == str(file)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_takes_no_name_of_the_catalogue(file):
-    (taken := file.with_name("H100.toml")).write_text(ALL)
-    with pytest.raises(InputError):
-        catalog.gpu(str(taken))
-
-
-NEAREST = [  # what is proposed: of its own kind, or nothing
-    (catalog.gpu, "h10", "'h100'"), (catalog.model, "qwen3-7b", "'qwen3-"),
-    (catalog.model, "Qwen/Qwen9-8B", "'qwen3-8b'"),
-    *[(catalog.gpu, name, "") for name in ("4090", "rtx4090", "v100", "a10", "l4", "h20")],
-    *[(catalog.model, name, "") for name in ("zamba2-7b", "Zyphra/Zamba2-7B", "gpt2", "mamba-2.8b", "☃")],
-]  # fmt: skip
 ODD = ["", "x" * 10_000, "a\0b", "../nowhere/config.json", "/", ".", "y" * 300 + "/config.json"]
+UNLIKE = {  # nothing is proposed that would be of another kind
+    catalog.gpu: ["rtx4090", "v100", "a10", "l4", "h20"],
+    catalog.model: ["zamba2-7b", "Zyphra/Zamba2-7B", "mamba-2.8b", "☃", *ODD],
+}
 
 
-@pytest.mark.parametrize(("of", "name", "meant"), [*NEAREST, *[(catalog.model, name, None) for name in ODD]])
-def test_unknown_names_are_refused_with_the_nearest_of_their_kind(of, name, meant):
-    with pytest.raises(InputError) as caught:
-        of(name)
-    assert len(str(caught.value)) < 1000
-    assert meant is None or (meant in caught.value.fix and ("did you mean" in caught.value.fix) == bool(meant))
+def test_unknown_names_are_refused_without_one_of_another_kind():
+    for of, names in UNLIKE.items():
+        for name in names:
+            with pytest.raises(InputError) as caught:
+                of(name)
+            assert len(str(caught.value)) < 1000
+            assert name in ODD or "did you mean" not in caught.value.fix
 
 
 # What GPUs reach: every GPU has a family, every figure a kind and a source, none is out of reason.
@@ -197,38 +157,55 @@ CONTENT = tomllib.loads(Path(module.__file__).with_name("rates.toml").read_text(
 KINDS = {"fitted", "measured", "chosen", "assumed", "datasheet"}
 
 
-def test_every_gpu_is_in_one_family():
+def test_every_gpu_is_in_one_family_and_every_figure_says_where_it_is_from():
     listed = [gpu for row in CONTENT["families"].values() for gpu in row["gpus"]]
     assert sorted(listed) == sorted(catalog.gpu_names())
     assert {family_of(gpu) for gpu in catalog.gpu_names()} == set(families())
     assert family_of("somebodys-gpu") not in spreads()  # taken for the least known
+    for row in CONTENT["attention"].values():
+        assert set(row) <= set(CONTENT["families"])
+        for *shares, kind, source in row.values():
+            assert len(shares) == 4
+            assert kind in KINDS
+            assert source in CONTENT["sources"]
+    assert set(spreads()) <= {*families(), *STARTS}
+    assert all(0.03 < found.deviation < 0.5 and found.publishers > 0 for found in spreads().values())
 
 
 @pytest.mark.parametrize("family", families())
-def test_shares_are_shares_and_every_figure_says_where_it_is_from(family):
-    found = rates(family)
+def test_shares_are_shares(family):
+    found, known = rates(family), figures(family)
     assert all(0.3 < share <= 1 for share in (found.matmul, found.moved))
     assert 0 <= found.copying < 0.5
     assert found.fp8 == 0 or 1 < found.fp8 <= 2
     assert found.usual in found.attention
     for kernel in found.attention.values():
-        assert 0 < kernel.forward < 0.8
-        assert 0 < kernel.backward < 0.8
+        assert all(0 < share < 0.8 for share in (kernel.forward, kernel.backward))
         assert 0 < kernel.short_forward < 2000
-    known = figures(family)
     assert {"matmul", "moved"} <= set(known)
     assert all(kind in KINDS and source for _, kind, source in known.values())
 
 
-def test_every_row_of_attention_has_a_family_a_kind_and_a_source():
-    for rows in CONTENT["attention"].values():
-        for family, row in rows.items():
-            assert family in CONTENT["families"]
-            assert len(row) == 6
-            assert row[4] in KINDS
-            assert row[5] in CONTENT["sources"]
+# What answers say of where rates are from agrees with the kinds of all that these seconds are made from.
+CASES = [
+    (gpu, kernel, precision)
+    for gpu in catalog.gpu_names()
+    for kernel, rows in CONTENT["attention"].items()
+    if family_of(gpu) in rows
+    for precision in ("bf16", "fp8")
+    if precision == "bf16" or CONTENT["families"][family_of(gpu)]["fp8"][0]
+]
 
 
-def test_what_kinds_of_runs_add_is_in_reason_and_shown_by_somebody():
-    assert set(spreads()) <= {*families(), *STARTS}
-    assert all(0.03 < found.deviation < 0.5 and found.publishers > 0 for found in spreads().values())
+@pytest.mark.parametrize(("gpu", "kernel", "precision"), CASES)
+def test_words_about_rates_agree_with_their_kinds(gpu, kernel, precision):
+    row = CONTENT["families"][family_of(gpu)]
+    used = ["matmul", "narrow", "moved", "copying"] + ["fp8"] * (precision == "fp8")
+    kinds = {CONTENT["attention"][kernel][family_of(gpu)][4], *(row[name][1] for name in used)}
+    kinds |= {figure.kind for figure in catalog.gpu_figures(gpu) if figure.name == "matmul_tflops"} & {"assumed"}
+    recipe = Recipe(kernels=Kernels(attention=kernel, precision=precision))
+    profile = fits.estimate(catalog.model("qwen3-0.6b"), catalog.gpu(gpu), 8, recipe)
+    for words in (profile.origin, trust("catalogue", profile)):
+        assert ("in published runs" in words) == bool(kinds & {"fitted", "measured", "datasheet"}), words
+        for kind in ("chosen", "assumed"):
+            assert (kind in words) == (kind in kinds), words

@@ -81,11 +81,11 @@ TOTALS = [  # published (arXiv 2412.19437 and model cards): parameters and activ
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("config", "total", "active", "digits"), TOTALS)
-def test_published_totals(config, total, active, digits):
-    m = build(config)
-    assert m.parameters / 1e9 == pytest.approx(total, abs=digits)
-    assert m.active_parameters / 1e9 == pytest.approx(active, abs=digits)
+def test_published_totals():
+    for config, *billions, digits in TOTALS:
+        m = build(config)
+        assert [m.parameters / 1e9, m.active_parameters / 1e9] == pytest.approx(billions, abs=digits)
+    assert build(QWEN35_27B).squares([1000]).tolist() == [250_000.0]  # a hybrid's quarter
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -96,10 +96,6 @@ def test_models_without_a_gate(name):
     attention = 2 * m.hidden * m.head_dim * (m.heads + m.kv_heads)
     assert m.layer_matmul_parameters == attention + 2 * m.hidden * m.ffn
     assert sum(matmul.flops for matmul in matmuls(m)) == pytest.approx(2 * m.layer_matmul_parameters)
-
-
-def test_a_hybrid_has_a_quarter_of_the_squares():
-    assert build(QWEN35_27B).squares([1000]).tolist() == [250_000.0]
 
 
 def test_biases_positions_and_a_narrow_embedding_count_where_they_are():
@@ -123,21 +119,12 @@ def test_reads_a_file_or_its_folder(tmp_path):
     assert m.name == "my-llama"
 
 
-REFUSED = [
-    [], {}, {"model_type": "mymodel"}, {"model_type": "zamba2"}, LLAMA | {"model_type": "jamba"},
-    {"model_type": "lama"}, {"model_type": 3}, {"model_type": "llama"}, {"model_type": "mpt", "vocab_size": 9},
-    DEEPSEEK | {"kv_lora_rank": None},
-    *[LLAMA | more for more in (
-        {"hidden_size": "4096"}, {"hidden_size": -1}, {"hidden_size": True}, {"hidden_size": 4096.5},
-        {"num_hidden_layers": 0}, {"vocab_size": 10**30}, {"num_attention_heads": 33, "num_key_value_heads": None},
-        {"num_key_value_heads": 5}, {"tie_word_embeddings": "no"}, {"layer_types": ["full_attention"]},
-        {"layer_types": ["chunked_attention"] * 32}, {"layer_types": "full"},
-        {"layer_types": ["sliding_attention"] * 32}, {"layer_types": ["linear_attention"] * 32}, {"num_experts": 8})],
-    MIXTRAL | {"num_experts_per_tok": 9}, MIXTRAL | {"num_local_experts": None},
+REFUSED = [  # beside what tests/approved/configs.txt has
+    {"model_type": "zamba2"}, {"model_type": 3}, DEEPSEEK | {"kv_lora_rank": None},
+    *[LLAMA | {"hidden_size": size} for size in (-1, 4096.5)], LLAMA | {"num_hidden_layers": 0},
     *[MPT | more for more in (
-        {"n_heads": "32"}, {"attn_config": [1]}, {"attn_config": {"attn_type": "linear"}},
-        {"attn_config": {"attn_type": "grouped_query_attention"}}, {"expansion_ratio": 2.5})],
-    PLAIN["phi-2"][0] | {"intermediate_size": None},
+        {"n_heads": "32"}, {"attn_config": [1]}, {"attn_config": {"attn_type": "grouped_query_attention"}},
+        {"expansion_ratio": 2.5})],
 ]  # fmt: skip
 CONTENTS = [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"vocab_size": ' + b"9" * 5000 + b"}", b"null", b"\x00"]
 
@@ -152,15 +139,14 @@ def test_what_is_no_config_is_refused(tmp_path, config):
     assert "\n" not in str(caught.value)
 
 
-UNLIKE = ["zamba2", "mamba", "cohere", "glm4v", "granitemoe", "olmo", "gemma", "gpt_neo", "phi4"]
+UNLIKE = ["zamba2", "mamba", "cohere", "granitemoe", "olmo", "gemma", "gpt_neo", "phi4"]
 
 
-@pytest.mark.parametrize(("kind", "meant"), [("lama", "'llama'"), *[(kind, "") for kind in UNLIKE]])
-def test_no_family_is_proposed_that_would_be_costed_wrong(kind, meant):
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_no_family_is_proposed_that_would_be_costed_wrong(kind):
     with pytest.raises(InputError) as caught:
         build(LLAMA | {"model_type": kind})
-    assert ("did you mean" in str(caught.value)) == bool(meant)
-    assert meant in str(caught.value)
+    assert "did you mean" not in str(caught.value)
 
 
 VALUES = st.recursive(
@@ -168,6 +154,14 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
+
+
+@given(VALUES)
+def test_any_json_value_is_handled(value):
+    with pytest.raises(InputError):
+        build(value)
+
+
 ODD = [None, True, False, -1, 0, 1, 2, 7, 64, 10**9, 10**40, 2.0, float("nan"), "8", [], [0], ["x"], {}]
 BASES = [LLAMA, MIXTRAL, DEEPSEEK, QWEN3_NEXT,
          *(PLAIN[name][0] for name in ("mpt-7b", "opt-350m", "falcon-40b", "starcoder", "bloom", "phi-2"))]  # fmt: skip
@@ -190,9 +184,3 @@ def test_any_object_reads_or_is_an_input_error(base, change, kind, nested):
     assert m.full_layers >= 0
     assert 0 <= m.dense_layers <= m.layers
     assert float(m.squares([1000])[0]) <= 1e6
-
-
-@given(VALUES)
-def test_any_json_value_is_handled(value):
-    with pytest.raises(InputError):
-        build(value)
