@@ -1,12 +1,18 @@
-"""Seconds of layers from what they do: laws, and the two fits that others published."""
+"""Seconds and FLOPs of layers from what they do: laws, fits that others published, and as their trainers count."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from configs import LLAMA, build
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from odcsim import catalog
 from odcsim.catalog import fits
-from odcsim.catalog.estimates.compute import adapter_parameters, kernel, seconds, trained_share
+from odcsim.catalog.estimates import compute
+from odcsim.catalog.estimates.spreads import FAMILY, INTERVAL, STARTS, WEIGHS, Spread, kinds, start, together, widened
 from odcsim.catalog.estimates.work import STACKS, matmuls, moved
 from odcsim.catalog.rates import family_of, rates
 from odcsim.decide.asking import ask
@@ -14,7 +20,7 @@ from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Polynomial, write
-from odcsim.recipe import LOSSES, RECOMPUTE, USUAL, recipe_of
+from odcsim.recipe import LOSSES, RECOMPUTE, USUAL, Recipe, recipe_of
 
 SMALL, LARGE = "r1-distill-qwen-1.5b", "r1-distill-qwen-7b"
 LATENT = {"latent_rank": 512, "rotary_dim": 64, "value_dim": 128, "head_dim": 192}
@@ -31,7 +37,7 @@ KINDS = [
 def of(model: str | Model = SMALL, gpu: str = "a100", devices: int = 8, **chosen):
     shape = catalog.model(model) if isinstance(model, str) else model
     known = rates(family_of(gpu))
-    return seconds(shape, catalog.gpu(gpu), known, USUAL.by(**chosen), shape.parameters / devices)
+    return compute.seconds(shape, catalog.gpu(gpu), known, USUAL.by(**chosen), shape.parameters / devices)
 
 
 def takes(fit: Polynomial, length: int, samples: int = 1) -> float:
@@ -43,13 +49,10 @@ def takes(fit: Polynomial, length: int, samples: int = 1) -> float:
 @pytest.mark.parametrize("model", [*map(catalog.model, catalog.model_names()), *KINDS])
 def test_the_matmuls_of_a_layer_have_the_models_flops(model):
     assert sum(m.flops for m in matmuls(model)) == pytest.approx(2 * model.layer_matmul_parameters, rel=1e-12)
-
-
-def test_a_plain_mlp_has_two_matrices_and_moves_less():
-    gated = catalog.model(SMALL)
-    plain = replace(gated, plain_mlp=True)
-    assert gated.layer_parameters - plain.layer_parameters == gated.hidden * gated.ffn
-    assert moved(plain, STACKS["tuned"]) < moved(gated, STACKS["tuned"])
+    plain, gated = (replace(model, plain_mlp=plain) for plain in (True, False))
+    if not model.experts:
+        assert gated.layer_parameters - plain.layer_parameters == gated.hidden * gated.ffn
+        assert moved(plain, STACKS["tuned"]) < moved(gated, STACKS["tuned"])
 
 
 @pytest.mark.parametrize("model", [SMALL, LARGE])
@@ -105,15 +108,10 @@ def test_kernels_of_attention_differ_where_samples_are_long():
     names = ("fa3", "cudnn", "fa2", "eager")
     times = [takes(of(gpu="h100", attention=name).backward, 32_768) for name in names]
     assert times == sorted(set(times))
-    assert len(times) == len(set(times))
     assert of(gpu="h100") == of(gpu="h100", attention="fa2")
-
-
-def test_what_a_gpu_does_not_run_is_refused():
-    with pytest.raises(InputError):
-        kernel(rates("ampere"), "fa3")
-    with pytest.raises(InputError):
-        of(gpu="a100", precision="fp8")
+    for chosen in ({"attention": "fa3"}, {"precision": "fp8"}):  # which that GPU does not run
+        with pytest.raises(InputError):
+            of(gpu="a100", **chosen)
 
 
 def test_fp8_makes_the_matmuls_of_layers_as_much_faster_as_it_says_less_their_casts():
@@ -169,23 +167,21 @@ def test_experts_with_few_tokens_each_compute_for_nobody():
 
 
 def test_adapters_save_the_gradients_of_weights_and_little_else():
+    """They are two matrices for each weight."""
     whole, adapted = of(recompute="none"), of(recompute="none", lora=16)
     assert adapted.forward.linear > whole.forward.linear
     assert whole.forward.linear < adapted.backward.linear < whole.backward.linear
     assert adapted.backward.quadratic == whole.backward.quadratic
     assert adapted.optimizer < whole.optimizer / 50
-
-
-def test_adapters_are_two_matrices_for_each_weight():
     model = catalog.model(SMALL)
     h, f, wide, kv = model.hidden, model.ffn, 12 * 128, 2 * 128
     expected = 8 * ((h + wide + 2 * kv) + (wide + h) + 2 * (h + f) + (f + h))
-    assert adapter_parameters(model, 8) == expected
+    assert compute.adapter_parameters(model, 8) == expected
     mixed = catalog.model("qwen3-30b-a3b")  # 32 heads and 4 for keys of 128; 128 experts of 768
     attention = (2048 + 4096 + 2 * 512) + (4096 + 2048)
-    assert adapter_parameters(mixed, 1) == attention + 128 * 3 * (2048 + 768) + (2048 + 128)
-    assert trained_share(model, 8) == pytest.approx(28 * expected / model.parameters)
-    assert trained_share(model, 0) == 1
+    assert compute.adapter_parameters(mixed, 1) == attention + 128 * 3 * (2048 + 768) + (2048 + 128)
+    assert compute.trained_share(model, 8) == pytest.approx(28 * expected / model.parameters)
+    assert compute.trained_share(model, 0) == 1
 
 
 def test_a_step_of_the_optimizer_goes_by_the_bytes_of_its_states_and_its_shard():
@@ -198,17 +194,14 @@ CHOICES = [{"attention": "fa2"}, {"stack": "compiled"}, {"loss": "whole"}, {"opt
            {"recompute": "layers"}]  # fmt: skip
 
 
-@pytest.mark.parametrize("chosen", CHOICES)
-def test_a_published_fit_is_taken_for_what_it_was_made_of_alone(chosen):
-    usual, other = (cost_of(SMALL, "a100", None, 8, recipe=recipe_of(words)).profile for words in ({}, chosen))
-    assert (usual.fidelity, other.fidelity) == ("published fit", "catalogue")
-
-
-@pytest.mark.parametrize("chosen", [*CHOICES, {"precision": "fp8"}, {"copies": "engines"}])
-def test_what_was_measured_is_not_asked_for_otherwise(chosen, tmp_path):
+def test_what_was_measured_is_not_asked_for_otherwise(tmp_path):
+    """A published fit is taken for what it was made of alone."""
     write(fits.published(SMALL, "a100"), tmp_path / "p.json")
-    with pytest.raises(InputError):
-        ask("longalign", SMALL, profile=str(tmp_path / "p.json"), gpu="a100", **chosen)
+    for chosen in (*CHOICES, {"precision": "fp8"}, {"copies": "engines"}):
+        with pytest.raises(InputError):
+            ask("longalign", SMALL, profile=str(tmp_path / "p.json"), gpu="a100", **chosen)
+    found = [cost_of(SMALL, "a100", None, 8, recipe=recipe_of(words)).profile.fidelity for words in ({}, *CHOICES)]
+    assert found == ["published fit"] + ["catalogue"] * len(CHOICES)
 
 
 @pytest.mark.parametrize("pair", [("qwen2.5-7b", LARGE), ("qwen2.5-1.5b", SMALL)])
@@ -219,3 +212,110 @@ def test_models_of_one_shape_take_the_same(pair, gpu):
     assert one.fidelity == other.fidelity
     assert (one.forward, one.backward, one.head) == (other.forward, other.backward, other.head)
     assert cost_of("qwen2.5-3b", gpu, None, 8).profile.fidelity == "catalogue"  # another shape takes none of its fit
+
+
+# Spreads by kind of run: wider for more kinds and for fewer publishers, as Student's t is.
+DENSE, EXPERTS = catalog.model("qwen2.5-7b"), catalog.model("qwen3-30b-a3b")
+SPREADS = st.builds(Spread, st.floats(0.01, 0.5), st.integers(0, 20))
+WIDENS = {"compiled": {"stack": "compiled"}, "plain": {"stack": "plain"}, "adapters": {"lora": 8},
+          "fp8": {"precision": "fp8"}, "policy": {"loss": "policy"}}  # fmt: skip
+
+
+def reach(recipe: Recipe = USUAL, model=DENSE, gpu: str = "h100") -> float:
+    one = catalog.gpu(gpu)
+    return compute.estimate(model, one, rates(one.family), 8, recipe).high
+
+
+def test_an_interval_reaches_as_far_as_students_t():
+    for publishers in range(12):
+        degrees = publishers + WEIGHS
+        assert INTERVAL * widened(Spread(1.0, publishers)) == pytest.approx(stats.t.ppf(0.95, degrees), rel=0.06)
+
+
+@given(SPREADS)
+def test_more_publishers_of_the_same_deviation_narrow_it_and_never_below_the_deviation(one):
+    assert one.deviation < widened(Spread(one.deviation, one.publishers + 1)) < widened(one)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(STARTS)), SPREADS, min_size=1))
+def test_kinds_add_by_their_squares_in_any_order(spreads):
+    named = list(spreads)
+    found = together(spreads, named)
+    assert found == pytest.approx(together(spreads, named[::-1]))
+    assert found**2 == pytest.approx(sum(widened(of) ** 2 for of in spreads.values()))
+
+
+def test_every_choice_of_a_kind_widens_the_interval():
+    for kind, chosen in WIDENS.items():
+        assert kinds("hopper", DENSE, USUAL.by(**chosen)) == ["hopper", kind]
+        assert reach(USUAL.by(**chosen)) > reach(), kind
+    assert kinds("hopper", EXPERTS, USUAL) == ["hopper", "experts"]
+    assert reach(model=EXPERTS) > reach()
+    assert reach(gpu="mi355x") > reach(gpu="a100")  # which nobody ran
+    assert together({}, ["cdna4"]) == widened(start("cdna4")) == widened(Spread(FAMILY, 0))
+    assert together({}, ["experts"]) == widened(Spread(STARTS["experts"], 0))
+
+
+# FLOPs of a step as MFU counts them: by hand, and as trainers that others wrote count them.
+NONE = Recipe(recompute="none")
+# Qwen2.5-1.5B: 28 layers of 12 heads of 128 that share two of keys and values, and a head of 151,936 words.
+LAYER = 1536 * (12 + 2 + 2) * 128 + 12 * 128 * 1536 + 3 * 1536 * 8960
+MULTIPLY = 28 * LAYER + 151_936 * 1536
+
+
+def step(model, lengths, recipe=NONE):
+    return compute.flops(model, recipe, sum(lengths), float(model.squares(lengths).sum()))
+
+
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=8))
+def test_six_for_each_parameter_and_token_and_half_of_a_whole_attention(lengths):
+    own, _ = step(catalog.model("qwen2.5-1.5b"), lengths)
+    attention = 12 * 28 * 12 * 128 * sum(s * s for s in lengths) // 2
+    assert own == pytest.approx(6 * MULTIPLY * sum(lengths) + attention, rel=1e-12)
+
+
+def test_a_sample_of_32k_counts_none_of_what_a_kernel_computes_twice():
+    own, again = step(catalog.model("qwen2.5-1.5b"), [32_768])
+    forward = 28 * 2 * 12 * 128 * 32_768**2
+    assert again == forward / 2
+    assert own == 6 * MULTIPLY * 32_768 + 3 * forward
+    assert again / own == pytest.approx(0.0795, abs=1e-3)
+
+
+def test_with_recompute_all_that_a_gpu_does_is_four_forwards_and_the_scores_once_more():
+    """What is the model's own does not depend on what is computed again."""
+    model = catalog.model("qwen3-8b")
+    own, again = step(model, [9000], Recipe())
+    assert {step(model, [9000], USUAL.by(recompute=recompute))[0] for recompute in RECOMPUTE} == {own}
+    linear, attention = model.layer_forward(9000, 0.0), model.layer_forward(0.0, 9000.0**2)
+    assert own + again == pytest.approx(model.layers * (4 * linear + 4.5 * attention) + 3 * model.head_forward(9000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [2048, 32_768])
+def test_torchtitan_counts_the_same_but_for_the_causal_mask(length):
+    """And but for norms, which it takes for matmuls."""
+    torch = pytest.importorskip("torch")
+    titan = pytest.importorskip("torchtitan.models.llama3")
+    config = titan.llama3_configs["8B"]("flex")
+    with torch.device("meta"):
+        model = config.build()
+    parameters, per_token = config.get_nparams_and_flops(model, length)
+    ours = build(LLAMA)
+    assert parameters == ours.parameters
+    norms = 6 * (2 * 32 + 1) * 4096
+    assert compute.flops(ours, NONE, 1, 2 * length)[0] == pytest.approx(per_token - norms, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_verl_counts_the_same_but_for_the_embedding(monkeypatch):
+    """Which it takes for a matmul."""
+    transformers, counter = pytest.importorskip("transformers"), pytest.importorskip("verl.utils.flops_counter")
+    monkeypatch.setattr(counter, "get_device_flops", lambda: 1.0)  # it asks for a GPU
+    sizes = {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12}
+    sizes |= {"num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151_936}
+    lengths = [100, 5000, 32_768]
+    theirs, _ = counter.FlopsCounter(transformers.Qwen2Config(**sizes)).estimate_flops(lengths, 1.0)
+    embedding = 6 * 151_936 * 1536 * sum(lengths)
+    own, _ = step(catalog.model("qwen2.5-1.5b"), lengths)
+    assert np.isclose(theirs * 1e12 - embedding, own, rtol=1e-12)
