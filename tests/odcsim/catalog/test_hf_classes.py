@@ -1,9 +1,12 @@
-"""Parameters of a config.json are those of the class that Transformers makes of it: run where that is installed."""
+"""What others count: Transformers the parameters of a config.json, trainers the FLOPs of a step."""
 
 import pytest
-from configs import PLAIN, build
+from configs import LLAMA, PLAIN, build
 
+from odcsim import catalog
+from odcsim.catalog.estimates.compute import flops
 from odcsim.catalog.hf_families import FAMILIES
+from odcsim.recipe import Recipe
 
 pytestmark = pytest.mark.slow
 transformers = pytest.importorskip("transformers")
@@ -64,3 +67,31 @@ def test_published_models_without_a_gate_are_their_classes(name):
     full = transformers.AutoConfig.for_model(kind, **{k: v for k, v in config.items() if k != "model_type"})
     assert parameters(transformers.AutoModelForCausalLM.from_config, full) == published
     assert build(config).parameters == build(full.to_dict()).parameters == published
+
+
+NONE = Recipe(recompute="none")
+
+
+@pytest.mark.parametrize("length", [2048, 32_768])
+def test_torchtitan_counts_the_same_but_for_the_causal_mask(length):
+    """And but for norms, which it takes for matmuls."""
+    torch, titan = pytest.importorskip("torch"), pytest.importorskip("torchtitan.models.llama3")
+    config = titan.llama3_configs["8B"]("flex")
+    with torch.device("meta"):
+        parameters, per_token = config.get_nparams_and_flops(config.build(), length)
+    ours, norms = build(LLAMA), 6 * (2 * 32 + 1) * 4096
+    assert parameters == ours.parameters
+    assert flops(ours, NONE, 1, 2 * length)[0] == pytest.approx(per_token - norms, rel=1e-12)
+
+
+def test_verl_counts_the_same_but_for_the_embedding(monkeypatch):
+    """Which it takes for a matmul."""
+    counter = pytest.importorskip("verl.utils.flops_counter")
+    monkeypatch.setattr(counter, "get_device_flops", lambda: 1.0)  # it asks for a GPU
+    sizes = {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12}
+    sizes |= {"num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151_936}
+    lengths, model = [100, 5000, 32_768], catalog.model("qwen2.5-1.5b")
+    theirs, _ = counter.FlopsCounter(transformers.Qwen2Config(**sizes)).estimate_flops(lengths, 1.0)
+    embedding = 6 * 151_936 * 1536 * sum(lengths)
+    ours, _ = flops(model, NONE, sum(lengths), float(model.squares(lengths).sum()))
+    assert theirs * 1e12 - embedding == pytest.approx(ours, rel=1e-12)
