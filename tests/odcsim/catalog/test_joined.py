@@ -34,7 +34,8 @@ def saved(tmp_path):
     return str(tmp_path / "joined.profile")
 
 
-def test_it_is_joined_and_says_so():
+def test_it_is_joined_and_says_so(saved):
+    """A saved one is the same; what nobody knows below is extrapolated."""
     half, fewest = JOINED.profile.fewest // 2, 16_384
     assert (JOINED.profile.joined, half) == (True, fewest // 2)
     short = [Schedule((n, n // 2) * DEVICES, PLAN) for n in (half, half // 2)]
@@ -42,11 +43,21 @@ def test_it_is_joined_and_says_so():
     assert fidelity(JOINED, [*short, Schedule((half + 1,) * 16, PLAN)]) == "published fit"
     guess = fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES)
     assert (JOINED.profile.low, JOINED.profile.high) == (min(0.9, guess.low), max(1.1, guess.high))
-
-
-def test_a_saved_one_is_the_same(saved):
     assert profile.read(saved) == JOINED.profile
     np.testing.assert_array_equal(spent(cost_of(MODEL, GPU, saved, DEVICES)), spent(JOINED))
+    alone = replace(JOINED, profile=fits.published("r1-distill-qwen-1.5b", GPU))
+    fewest = alone.profile.fewest
+    for tokens, known in ((fewest, "published fit"), (fewest - 1, "extrapolated")):
+        assert fidelity(alone, [Schedule((fewest, tokens), (((0,),), ((1,),)))]) == known
+
+
+def test_executors_agree_and_the_interval_stretches_both_parts():
+    usual = spent(JOINED)
+    np.testing.assert_array_equal(spent(JOINED, "des"), usual)
+    np.testing.assert_allclose(quick.seconds(JOINED, SCHEDULES), usual, rtol=0.02)
+    low, high = stretched(SCHEDULES, Simulation(JOINED, executor="analytic"), (0.5, 2.0))
+    assert ((low < usual) & (usual < high)).all()
+    np.testing.assert_allclose(high[BUSY], 2 * usual[BUSY], rtol=0.05)
 
 
 def test_without_recompute_the_catalogues_part_has_none_either(saved):
@@ -68,27 +79,9 @@ def test_another_model_has_both_parts_scaled(saved):
     assert cost_of("qwen2.5-3b", None, saved, DEVICES).profile.below != JOINED.profile.below
 
 
-def test_executors_agree():
-    np.testing.assert_array_equal(spent(JOINED, "des"), spent(JOINED))
-    np.testing.assert_allclose(quick.seconds(JOINED, SCHEDULES), spent(JOINED), rtol=0.02)
-
-
-def test_the_interval_stretches_both_parts():
-    low, high = stretched(SCHEDULES, Simulation(JOINED, executor="analytic"), (0.5, 2.0))
-    assert ((low < spent(JOINED)) & (spent(JOINED) < high)).all()
-    np.testing.assert_allclose(high[BUSY], 2 * spent(JOINED)[BUSY], rtol=0.05)
-
-
-@pytest.mark.parametrize("length", [300, 2000, 8000])
-def test_a_pass_without_backward_passes_into_the_catalogue_too(length):
+def test_a_pass_without_backward_passes_into_the_catalogue_too():
     guess = replace(JOINED, profile=fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES))
-    schedules = [Schedule((length,) * DEVICES, tuple(((d,),) for d in range(DEVICES)))]
-    mine, theirs = (forward(cost, "collective", schedules, 1)[0] for cost in (JOINED, guess))
-    assert mine == pytest.approx(theirs, rel=0.15)
-
-
-def test_what_nobody_knows_below_is_extrapolated():
-    alone = replace(JOINED, profile=fits.published("r1-distill-qwen-1.5b", GPU))
-    fewest = alone.profile.fewest
-    for tokens, known in ((fewest, "published fit"), (fewest - 1, "extrapolated")):
-        assert fidelity(alone, [Schedule((fewest, tokens), (((0,),), ((1,),)))]) == known
+    for length in (300, 2000, 8000):
+        schedules = [Schedule((length,) * DEVICES, tuple(((d,),) for d in range(DEVICES)))]
+        mine, theirs = (forward(cost, "collective", schedules, 1)[0] for cost in (JOINED, guess))
+        assert mine == pytest.approx(theirs, rel=0.15), length

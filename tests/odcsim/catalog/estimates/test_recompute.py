@@ -1,7 +1,7 @@
 """Seconds without recompute: measured where they were, else by FLOPs; and told by whatever rests on them."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from odcsim import catalog, compare
 from odcsim import profile as profiles
 from odcsim.catalog import fits
 from odcsim.catalog.estimates.recompute import WIDER, under
-from odcsim.catalog.estimates.scaling import scaled
 from odcsim.catalog.estimates.work import HOOKS
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
@@ -51,41 +50,33 @@ def test_the_catalogue_counts_one_forward_less(name):
     model = catalog.model(name)
     usual, kept = (estimate(model, A100, 8, by(on)) for on in (True, False))
     assert replace(kept, backward=usual.backward, origin=usual.origin, recompute=True) == usual
-    again = usual.forward
     for name, hooks in (("linear", 0.0), ("quadratic", 0.0), ("floor", HOOKS[0])):  # a backward's hooks are its own
-        more = getattr(again, name) - hooks
+        more = getattr(usual.forward, name) - hooks
         assert getattr(usual.backward, name) == pytest.approx(getattr(kept.backward, name) + more)
 
 
 def test_what_was_measured_without_it_is_taken_as_it_is():
     found = under(MEASURED, SMALL, False)
-    assert (found.forward, found.backward) == (KEPT.forward, KEPT.backward)
+    assert (found.forward, found.backward, found.recompute) == (KEPT.forward, KEPT.backward, False)
     assert (found.fidelity, found.low, found.high) == ("calibrated", MEASURED.low, MEASURED.high)
-    assert not found.recompute
     assert under(MEASURED, SMALL, True) == MEASURED
 
 
 def test_what_was_not_measured_follows_flops_and_says_so():
-    found = under(replace(MEASURED, kept=Passes()), SMALL, False)
+    """Of a kind of work that a model has none of, the coefficient stays."""
+    unmeasured = replace(MEASURED, kept=Passes())
+    found = under(unmeasured, SMALL, False)
     assert found.forward == MEASURED.forward
-    b, its = MEASURED.backward, found.backward
-    assert (its.constant / b.constant, its.linear / b.linear) == pytest.approx((2 / 3, 2 / 3))
-    assert (its.quadratic / b.quadratic, its.sample / b.sample) == pytest.approx((2.5 / 3.5, 2.5 / 3.5))
-    assert found.fidelity == "extrapolated"
-    assert (found.low, found.high) == (0.9 / WIDER, 1.1 * WIDER)
-
-
-@pytest.mark.parametrize(("head", "off"), [(Polynomial(0.0, 1e-6), 1e-9), (Polynomial(), 0.01)])
-def test_there_and_back_is_where_it_began(head, off):
-    """But for the head's part where it is in the layers: what is left no longer has the shape of a fit without."""
-    usual = replace(fits.published(SMALL.name, "a100"), head=head)
-    back = under(under(usual, SMALL, False), SMALL, True)
-    assert asdict(back.backward) == pytest.approx(asdict(usual.backward), rel=off)
-    assert back.recompute
+    ratios = np.array(astuple(found.backward)[:4]) / astuple(MEASURED.backward)[:4]
+    assert ratios.tolist() == pytest.approx([2 / 3, 2 / 3, 2.5 / 3.5, 2.5 / 3.5])
+    assert (found.fidelity, found.low, found.high) == ("extrapolated", 0.9 / WIDER, 1.1 * WIDER)
+    linear = replace(SMALL, linear_layers=SMALL.layers, linear_parameters=1000, heads=0)
+    assert under(unmeasured, linear, False).backward.quadratic == MEASURED.backward.quadratic
 
 
 def test_of_a_fit_that_holds_the_head_only_the_layers_forward_goes():
-    """The published fits: seconds for layers and head together, of which FLOPs give each its part."""
+    """The published fits: seconds for layers and head together, of which FLOPs give each its part. There and back is
+    where it began, but for the head's part: what is left no longer has the shape of a fit without."""
     usual = fits.published(SMALL.name, "a100")
     found = under(usual, SMALL, False)
     layers = SMALL.layers * (SMALL.layer_forward(1.0, 0.0) + SMALL.layer_backward(1.0, 0.0))
@@ -95,21 +86,11 @@ def test_of_a_fit_that_holds_the_head_only_the_layers_forward_goes():
     assert after / before == pytest.approx(1 - saved)
     assert after / before > 3 / 4
     assert np.all(seconds(found) < seconds(usual))
-
-
-def test_a_model_without_a_kind_of_work_keeps_its_coefficient():
-    """Linear attention everywhere: nothing grows with squares."""
-    shape = replace(SMALL, linear_layers=SMALL.layers, linear_parameters=1000)
-    found = under(replace(MEASURED, kept=Passes()), replace(shape, heads=0), False)
-    assert found.backward.quadratic == MEASURED.backward.quadratic
-
-
-def test_scaling_takes_both_along():
-    large = catalog.model("r1-distill-qwen-7b")
-    there = scaled(MEASURED, SMALL, large)
-    for name in ("forward", "backward"):
-        mine, its = getattr(there.kept, name), getattr(MEASURED.kept, name)
-        assert mine.linear / its.linear == pytest.approx(getattr(there, name).linear / getattr(MEASURED, name).linear)
+    for head, off in ((Polynomial(0.0, 1e-6), 1e-9), (Polynomial(), 0.01)):
+        usual = replace(usual, head=head)
+        back = under(under(usual, SMALL, False), SMALL, True)
+        assert asdict(back.backward) == pytest.approx(asdict(usual.backward), rel=off)
+        assert back.recompute
 
 
 def test_an_old_profile_is_one_with_recompute_and_nothing_kept(tmp_path):
@@ -142,16 +123,13 @@ def test_balancers_and_executors_take_the_same_seconds(tmp_path):
     assert np.all(kept.cost.sample_seconds(lengths) == seconds(under(MEASURED, SMALL, False), lengths))
 
 
-def test_a_prediction_with_it_is_not_held_against_a_run_without(timeline):
-    without = replace(timeline, about=replace(timeline.about, recipe=by(False)))
+def test_a_timeline_carries_it_and_an_old_one_had_it(timeline, tmp_path):
+    """A prediction with it is not held against a run without."""
+    without = replace(timeline, about=replace(timeline.about, recipe=by(False).sharded("full")))
     for one, other in ((timeline, without), (without, timeline)):
         with pytest.raises(InputError):
             validate(one, [other])
     assert validate(without, [without]).as_json()["recompute"] is False
-
-
-def test_a_timeline_carries_it_and_an_old_one_had_it(timeline, tmp_path):
-    without = replace(timeline, about=replace(timeline.about, recipe=by(False).sharded("full")))
     write(without, tmp_path / "t.npz")
     assert read(tmp_path / "t.npz").about == without.about
     with np.load(tmp_path / "t.npz") as columns:

@@ -10,7 +10,7 @@ from odcsim.catalog import fits
 from odcsim.catalog.estimates.scaling import WIDER, scaled
 from odcsim.cost import Cost
 from odcsim.decide.setting import cost_of
-from odcsim.profile import Polynomial, Profile, Timing
+from odcsim.profile import Passes, Polynomial, Profile, Timing
 
 SMALL, LARGE = (catalog.model(f"r1-distill-qwen-{size}") for size in ("1.5b", "7b"))
 SOME = Profile(
@@ -18,6 +18,7 @@ SOME = Profile(
     forward=Polynomial(1e-3, 1e-6, 1e-10, 1e-4), backward=Polynomial(2e-3, 3e-6, 3e-10, 1e-4),
     head=Polynomial(1e-3, 1e-6), embed=Polynomial(1e-4, 1e-8),
     timings=(Timing("gather", 8, 1e-4, 1e-10), Timing("publish", 8, 0.2), Timing("meeting", 8, 1e-5)),
+    kept=Passes(Polynomial(1e-3, 2e-6, 1e-10, 1e-4), Polynomial(2e-3, 3e-6, 2e-10, 3e-4)),
 )  # fmt: skip
 
 
@@ -35,14 +36,10 @@ def test_a_scaled_published_fit_keeps_the_other_published_fit_in_its_range():
         assert np.abs(np.log(ratio)).max() > np.log(1.1), "the range would be wider than it need be"
 
 
-def test_to_its_own_size_nothing_changes_but_the_trust():
-    same = scaled(SOME, SMALL, SMALL)
+def test_to_its_own_size_nothing_changes_but_the_trust_there_and_back_too():
+    same, back = scaled(SOME, SMALL, SMALL), scaled(scaled(SOME, SMALL, LARGE), LARGE, SMALL)
     wider = {"low": SOME.low / WIDER, "high": SOME.high * WIDER}
     assert same == replace(SOME, fidelity="extrapolated", origin=same.origin, **wider)
-
-
-def test_there_and_back_is_where_it_began():
-    back = scaled(scaled(SOME, SMALL, LARGE), LARGE, SMALL)
     for name in ("forward", "backward", "head", "embed"):
         mine, wanted = getattr(back, name), getattr(SOME, name)
         assert (mine.linear, mine.quadratic) == pytest.approx((wanted.linear, wanted.quadratic))
@@ -52,10 +49,11 @@ def test_there_and_back_is_where_it_began():
 def test_what_follows_what():
     large = scaled(SOME, SMALL, LARGE)
     matmuls = LARGE.layer_matmul_parameters / SMALL.layer_matmul_parameters
-    assert large.forward.linear / SOME.forward.linear == pytest.approx(matmuls)
-    assert large.forward.quadratic / SOME.forward.quadratic == pytest.approx(LARGE.heads / SMALL.heads)
-    assert (large.forward.constant, large.forward.sample) == (SOME.forward.constant, SOME.forward.sample)
-    by_kind = {t.kind: t for t in large.timings}
-    assert by_kind["gather"] == SOME.timings[0]  # a byte takes what it took
-    assert by_kind["meeting"] == SOME.timings[2]
-    assert by_kind["publish"].constant == pytest.approx(0.2 * LARGE.parameters / SMALL.parameters)
+    for mine, its in ((large, SOME), (large.kept, SOME.kept)):
+        for fit, known in ((mine.forward, its.forward), (mine.backward, its.backward)):
+            assert fit.linear / known.linear == pytest.approx(matmuls)
+            assert fit.quadratic / known.quadratic == pytest.approx(LARGE.heads / SMALL.heads)
+            assert (fit.constant, fit.sample) == (known.constant, known.sample)
+    gather, publish, meeting = large.timings
+    assert (gather, meeting) == (SOME.timings[0], SOME.timings[2])  # a byte takes what it took
+    assert publish.constant == pytest.approx(0.2 * LARGE.parameters / SMALL.parameters)
