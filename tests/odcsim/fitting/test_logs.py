@@ -159,17 +159,13 @@ def test_every_form_holds_the_same_steps(form, every, tmp_path_factory):
 
 
 def test_rows_of_several_steps_and_runs_that_began_anew(tmp_path):
-    """Seconds are of one step; a clock and tokens seen are of all of them."""
+    """Seconds are of one step; a clock and tokens seen are of all. A stock history has one row, and no tokens."""
     rows = [{"step": step, "step_time": 2.0, "num_tokens": 100 * step} for step in (10, 20, 25)]
     steps = read_steps(lines(tmp_path / "l.jsonl", rows), 1).steps
     assert steps == (LoggedStep(20, 10, 20.0, 1000.0), LoggedStep(25, 5, 10.0, 500.0))
     rows = [(1, 1.0, 8), (2, 2.0, 16), (1, 1.0, 8), (2, 3.0, 16)]
     log = read_steps(csv(tmp_path / "l.csv", ["step", "elapsed", "tokens_seen"], rows), 1)
     assert [step.seconds for step in log.steps] == [1.0, 2.0]
-
-
-def test_a_stock_history_has_one_row_and_no_tokens(tmp_path):
-    """Whose clock holds its evaluations."""
     rows = [{"loss": 2.0, "step": 10, "epoch": 0.5}, {"eval_loss": 2.0, "eval_runtime": 7.0, "step": 10}]
     rows += [{"train_runtime": 67.0, "train_samples_per_second": 8.0, "train_loss": 1.0, "step": 20}]
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
@@ -177,45 +173,36 @@ def test_a_stock_history_has_one_row_and_no_tokens(tmp_path):
     assert (log.steps, len(log.lacks)) == ((LoggedStep(20, 20, 60.0, None),), 2)
 
 
-WRONG_STEPS = [
-    "", "step,seconds\n", "a,b\n1,2\n", "step,loss\n1,2\n2,2\n", "step,seconds\n1,fast\n2,1\n",
-    "step,seconds\n1,fast\n2,1\n3,\n4,-1\nx,y\n", "step,seconds,tokens\n1,2,many\n2,2,few\n",
-    '{"step": 1, "seconds": 2, "tokens": "38,00"}\n', "step,seconds\n1.5,1\n2,1\n", "step,seconds\n1,-1\n",
-    "step,elapsed\n0,1\n", "step,seconds\n1,2,3\n", '{"step": 1, "seconds": 2}\n{"step"\n', "[1, 2]",
-    '{"log_history": 3}', 'step,seconds\n"1,2\n', "step,tokens,timestamp\n1,8,2026-01-01 10:00\n",
-]  # fmt: skip
-WRONG_LENGTHS = [
-    "", "lengths,time\n1,2\n", "lengths,seconds\n", "lengths,seconds\n1;2,1\n1;x,1\n", "lengths,seconds\n,1\n",
-    "lengths,seconds\n1;-5,1\n", "lengths,seconds\n1;99999999999,1\n", "lengths,seconds\n5,0\n",
-    "lengths,seconds\n5,nan\n", "lengths,seconds\n5\n", 'lengths,seconds\n"5,1\n',
-]  # fmt: skip
+def read_one(path):
+    return read_steps([path], 1)
 
 
-@pytest.mark.parametrize("text", WRONG_STEPS)
-def test_a_wrong_log_of_steps_is_refused_in_one_line(text, tmp_path):
-    refused(lambda path: read_steps([str(path)], 1), text, tmp_path)
+WRONG = {  # beside those of tests/approved/fit.txt
+    read_one: [
+        "step,seconds\n", "step,seconds,tokens\n1,2,many\n2,2,few\n", '{"step": 1, "seconds": 2, "tokens": "38,00"}\n',
+        "step,seconds\n1,-1\n", '{"step": 1, "seconds": 2}\n{"step"\n', "[1, 2]", 'step,seconds\n"1,2\n',
+        "step,tokens,timestamp\n1,8,2026-01-01 10:00\n",
+    ],
+    read_log: [
+        "", "lengths,seconds\n,1\n", "lengths,seconds\n1;-5,1\n", "lengths,seconds\n1;99999999999,1\n",
+        "lengths,seconds\n5,nan\n", "lengths,seconds\n5\n", 'lengths,seconds\n"5,1\n',
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("text", WRONG_LENGTHS)
-def test_a_wrong_log_of_microbatches_is_refused_in_one_line(text, tmp_path):
-    refused(read_log, text, tmp_path)
-
-
-def refused(reader, text, folder):
-    (folder / "log.csv").write_text(text)
-    with pytest.raises(InputError) as caught:
-        reader(folder / "log.csv")
+@pytest.mark.parametrize(("reader", "text"), [(reader, text) for reader, texts in WRONG.items() for text in texts])
+def test_a_wrong_log_is_refused_in_one_line(reader, text, tmp_path):
+    (tmp_path / "log.csv").write_text(text)
+    with pytest.raises(InputError, match=f"^{tmp_path / 'log.csv'}:.*$") as caught:
+        reader(str(tmp_path / "log.csv"))
     assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(f"{folder / 'log.csv'}:")
 
 
 def test_several_files_that_are_no_scalars_of_the_same_steps_are_refused(tmp_path):
     every = [(1.0, 8), (2.0, 8)]
-    with pytest.raises(InputError):
-        read_steps([*plain(tmp_path, every), *tensorboard(tmp_path, every)], 1)
-    odd = scalars(tmp_path, {"loss": [("x", "y", "z")]})
-    with pytest.raises(InputError):
-        read_steps([*tensorboard(tmp_path, every), *odd], 1)
+    for odd in (plain(tmp_path, every), scalars(tmp_path, {"loss": [("x", "y", "z")]})):
+        with pytest.raises(InputError):
+            read_steps([*tensorboard(tmp_path, every), *odd], 1)
 
 
 def logged(noise: float = 0.0, count: int = 60, model=MODEL) -> Log:
@@ -227,16 +214,15 @@ def logged(noise: float = 0.0, count: int = 60, model=MODEL) -> Log:
 
 
 def save(log: Log, path):
-    rows = [(";".join(map(str, x)), repr(s)) for x, s in zip(log.lengths, log.seconds, strict=True)]
-    csv(path, ["lengths", "seconds"], rows)
-    return path
+    rows = [(";".join(map(str, x)), s) for x, s in zip(log.lengths, log.seconds, strict=True)]
+    return csv(path, ["lengths", "seconds"], rows)[0]
 
 
 @given(st.lists(st.lists(st.integers(1, 10**6), min_size=1, max_size=4), min_size=1, max_size=4), st.floats(1e-6, 1e4))
 def test_a_log_of_microbatches_is_read_as_it_was_written(tmp_path_factory, lengths, seconds):
     log = Log(tuple(map(tuple, lengths)), (seconds,) * len(lengths))
-    path = save(log, tmp_path_factory.mktemp("logs") / "l.csv")
-    assert read_log(path) == log
+    path = tmp_path_factory.mktemp("logs") / "l.csv"
+    assert read_log(save(log, path)) == log
     rows = (f'{seconds!r},"{held}"' for held in lengths)  # as programs print lists, and spreadsheets save them
     path.write_text("\n".join(["\ufeffSeconds, Lengths", *rows]))
     assert read_log(path) == log
@@ -255,34 +241,17 @@ def test_the_profile_gives_the_seconds_back(name):
         assert float(spent.item()) == pytest.approx(seconds, rel=1e-6)
 
 
-def test_with_several_devices_transfers_are_in_the_seconds():
-    alone, sharded = (fit_log(logged(), MODEL, "a100", n).profile for n in (1, 8))
+def test_the_command_writes_what_the_function_finds_and_nothing_of_what_it_cannot_use(tmp_path, capsys, monkeypatch):
+    """With several devices transfers are in the seconds."""
+    monkeypatch.chdir(tmp_path)
+    path, known = save(logged(noise=0.01), tmp_path / "l.csv"), ["--model", MODEL.name, "--gpu", "a100"]
+    save(Log(((512,),) * 9, (1.0,) * 9), tmp_path / "alike.csv")
+    for words in (["no.csv", *known], ["no.jsonl", "--trace", "longalign"], ["alike.csv", *known]):
+        assert main(["fit", *words, "-o", "p.json"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "p.json").exists()
+    assert main(["fit", path, *known, "-o", "p.json"]) == 0
+    alone, sharded = (fit_log(read_log(path), MODEL, "a100", n, "l.csv").profile for n in (1, 8))
+    assert read("p.json") == alone
     assert (alone.node_transfers_included, sharded.node_transfers_included) == (False, True)
     assert alone.longest == max(max(x) for x in logged().lengths)
-
-
-KNOWN = ("--model", MODEL.name, "--gpu", "a100")
-
-
-def test_the_command_writes_what_the_function_finds(tmp_path, capsys):
-    path = save(logged(noise=0.01), tmp_path / "l.csv")
-    assert main(["fit", str(path), *KNOWN, "-o", str(tmp_path / "p.json")]) == 0
-    assert read(tmp_path / "p.json") == fit_log(read_log(path), MODEL, "a100", 1, "l.csv").profile
-    capsys.readouterr()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("l.csv", *KNOWN[2:]), ("l.csv", *KNOWN[:2]), ("no.csv", *KNOWN), ("no.jsonl", "--trace", "longalign"),
-        ("m.json", "--gpu", "a100"), ("no.json", "--gpu", "a100"), ("logs", "--trace", "longalign"), ("l.csv", *KNOWN),
-    ],
-)  # fmt: skip
-def test_the_command_writes_nothing_of_what_it_cannot_use(words, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    save(Log(((512,),) * 9, (1.0,) * 9), tmp_path / "l.csv")
-    (tmp_path / "m.json").write_text("{}")
-    (tmp_path / "logs").mkdir()
-    assert main(["fit", *words, "-o", "p.json"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not (tmp_path / "p.json").exists()
