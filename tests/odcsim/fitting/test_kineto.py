@@ -106,9 +106,10 @@ def test_compute_is_what_kernels_ran_without_collectives_optimizer_and_gaps(read
     }
 
 
-def test_the_profile_gives_the_steps_back(files):
-    traces = [kineto.read_trace(files / name) for name in ("a.json", "b.json.gz")]
-    found = kineto.fit_traces(traces, files / "l.csv", MODEL, "a100")
+def test_the_profile_gives_the_steps_back(files, capsys):
+    """The command's, too, which needs lengths."""
+    paths = [files / name for name in ("a.json", "b.json.gz")]
+    found = kineto.fit_traces([*map(kineto.read_trace, paths)], files / "l.csv", MODEL, "a100")
     assert found.good
     p, layers = found.profile, MODEL.layers
     assert p.microbatch == pytest.approx(CONSTANT, rel=1e-6)
@@ -120,46 +121,32 @@ def test_the_profile_gives_the_steps_back(files):
     assert (gather.constant, gather.per_byte) == pytest.approx((LATENCY, PER_BYTE))
     assert p.timing("reduce-scatter", 8) is None
     assert p.timing("optimizer", 8).constant == pytest.approx(0.03)
-
-
-def test_the_command_takes_traces_and_lengths(files, capsys):
-    sources = [str(files / name) for name in ("a.json", "b.json.gz")]
-    known = ["--model", MODEL.name, "--gpu", "a100", "-o", str(files / "p.json")]
-    assert main(["fit", *sources, *known]) == 2
+    words = ["fit", *map(str, paths), "--model", MODEL.name, "--gpu", "a100", "-o", str(files / "p.json")]
+    assert main(words) == 2
     assert not (files / "p.json").exists()
-    assert main(["fit", *sources, "--lengths", str(files / "l.csv"), *known]) == 0
-    assert profile.read(files / "p.json").transport == "NCCL"
+    assert main([*words, "--lengths", str(files / "l.csv")]) == 0
+    assert profile.read(files / "p.json") == p
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(
-    ("table", "ranks"),
-    [
-        ("device,step,lengths\n0,7,5\n", 2),  # lacks a step
-        ("step,lengths\n7,5\n8,5\n9,5\n10,5\n", 2),  # needs to say the device
-        ("step,lengths\n-7,5\n", 1),
-        ("device,step,lengths\n0,x,5\n", 1),
-    ],
-)
-def test_lengths_that_do_not_fit_the_traces_are_refused(files, table, ranks):
-    traces = [kineto.read_trace(files / name) for name in ("a.json", "b.json.gz")[:ranks]]
-    (files / "s.csv").write_text(table)
-    with pytest.raises(InputError):
-        kineto.fit_traces(traces, files / "s.csv", MODEL, "a100")
+TABLES = [
+    ("device,step,lengths\n0,7,5\n", 2),  # lacks a step
+    ("step,lengths\n7,5\n8,5\n9,5\n10,5\n", 2),  # needs to say the device
+    ("step,lengths\n-7,5\n", 1), ("device,step,lengths\n0,x,5\n", 1),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        [],
-        {"traceEvents": []},
-        {"traceEvents": [kernel("gemm", 0, 1)]},
-        {"traceEvents": [kernel("gemm", 0, 1), span("ProfilerStep#x", 0, 1)]},
-    ],
-)
-def test_what_is_no_trace_of_a_gpu_is_refused(read, content):
+def test_lengths_that_do_not_fit_and_what_is_no_trace_of_a_gpu_are_refused(files, read):
+    traces = [kineto.read_trace(files / name) for name in ("a.json", "b.json.gz")]
+    for table, ranks in TABLES:
+        (files / "s.csv").write_text(table)
+        with pytest.raises(InputError):
+            kineto.fit_traces(traces[:ranks], files / "s.csv", MODEL, "a100")
+    for events in ([], [kernel("gemm", 0, 1)], [kernel("gemm", 0, 1), span("ProfilerStep#x", 0, 1)]):
+        with pytest.raises(InputError):
+            read({"traceEvents": events})
     with pytest.raises(InputError):
-        read(content)
+        read([])
 
 
 @settings(max_examples=60)
@@ -169,23 +156,19 @@ def test_changed_traces_are_refused_or_read(read, data):
         assert read(data.draw(mutated(traced({1: [(5,)]}, waits=(0.1,))))).device >= 0
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all-gather"),
-        ("void ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", "all-reduce"),
-        ("rccl_main_kernel", ""),
-        ("mscclKernel_Sum_half_LL_false(ncclDevComm*)", ""),
-        ("void mscclpp::allreduce7<__half>(void*)", "all-reduce"),
-        ("void at::native::one_shot_all_reduce_kernel<c10::BFloat16>(...)", "all-reduce"),
-        ("two_shot_all_reduce_kernel_inplace", "all-reduce"),
-        ("multimem_all_gather_kernel", "all-gather"),
-        ("void at::native::reduce_kernel<512, 1>(...)", None),
-        ("sm90_xmma_gemm_bf16", None),
-        ("vectorized_gather_kernel", None),
-        ("Memcpy HtoD", None),
-    ],
-)
-def test_kernels_of_collectives_are_told_from_those_that_compute(name, kind):
-    assert is_collective(name) == (kind is not None)
-    assert kind is None or kind_of(name) == kind
+KERNELS = {
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all-gather",
+    "void ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)": "all-reduce",
+    "rccl_main_kernel": "",
+    "mscclKernel_Sum_half_LL_false(ncclDevComm*)": "",
+    "void mscclpp::allreduce7<__half>(void*)": "all-reduce",
+    "void at::native::one_shot_all_reduce_kernel<c10::BFloat16>(...)": "all-reduce",
+    "two_shot_all_reduce_kernel_inplace": "all-reduce",
+    "multimem_all_gather_kernel": "all-gather",
+}
+COMPUTE = "void at::native::reduce_kernel<512, 1>(...)/sm90_xmma_gemm_bf16/vectorized_gather_kernel/Memcpy HtoD"
+
+
+def test_kernels_of_collectives_are_told_from_those_that_compute():
+    assert {name: kind_of(name) for name in KERNELS if is_collective(name)} == KERNELS
+    assert not any(map(is_collective, COMPUTE.split("/")))
