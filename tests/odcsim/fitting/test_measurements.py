@@ -14,29 +14,14 @@ from odcsim.fitting.measurements import COMPUTES, CONSTANTS, Compute, Constant, 
 from odcsim.profile import DTYPES, TRANSFERS
 
 seconds, text = st.floats(1e-9, 1e6), st.text(max_size=9)
-whole = st.integers(1, 10**9)
+whole, counts = st.integers(1, 10**9), st.integers(0, 10**6)
 computes = st.builds(
-    Compute,
-    st.sampled_from(COMPUTES),
-    whole,
-    st.floats(0, 1e12),
-    seconds,
-    st.integers(0, 10**6),
-    whole,
-    st.integers(0, 10**6),
-    st.booleans(),
+    Compute, st.sampled_from(COMPUTES), whole, st.floats(0, 1e12), seconds, counts, whole, counts, st.booleans()
 )
 transfers = st.builds(Transfer, st.sampled_from(TRANSFERS), whole, whole, seconds, st.booleans())
 constants = st.builds(Constant, st.sampled_from(CONSTANTS), whole, seconds)
-found = st.builds(
-    Measurements,
-    text,
-    text,
-    *(st.lists(rows, max_size=3).map(tuple) for rows in (computes, transfers, constants)),
-    *[text] * 3,
-    st.sampled_from(["", *DTYPES]),
-    *[text] * 2,
-)
+held = [st.lists(rows, max_size=3).map(tuple) for rows in (computes, transfers, constants)]
+found = st.builds(Measurements, text, text, *held, *[text] * 3, st.sampled_from(["", *DTYPES]), *[text] * 2)
 SMALL = Measurements(
     "tiny", "cpu", (Compute("forward", 4, 16.0, 0.1),), (Transfer("push", 2, 8, 0.1),), (Constant("meeting", 2, 0.1),)
 )
@@ -65,56 +50,42 @@ def test_damaged_files_are_refused_or_make_measurements(data, path):
         assert isinstance(measurements.read(path), Measurements)
 
 
-def changed(place, value):
+def changed(path, place, value):
     """The small file's content with another value, or without it."""
-    measurements.write(SMALL, place[0])
-    content = json.loads(place[0].read_text())
-    inside = content
-    for key in place[1:-1]:
+    measurements.write(SMALL, path)
+    inside = content = json.loads(path.read_text())
+    for key in place[:-1]:
         inside = inside[key]
     if value is None:
         del inside[place[-1]]
     else:
         inside[place[-1]] = value
-    place[0].write_text(json.dumps(content))
+    path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(
-    ("place", "values"),
-    [
-        (("compute", 0, "seconds"), (0, -1, float("nan"), "1", 1e10, None)),
-        (("compute", 0, "tokens"), (1.5, True, 0, None)),
-        (("compute", 0, "squares"), (-1, None)),
-        (("compute", 0, "kind"), ("middle", None)),
-        (("compute", 0, "speed"), (1,)),
-        (("compute", 0, "samples"), (-1, 1.0)),
-        (("compute", 0, "alone"), (1, "yes")),
-        (("compute", 0), (1,)),
-        (("compute",), (1, None)),
-        (("transfers", 0, "computing"), ("no", 0)),
-        (("transfers", 0, "bytes"), (0, 10**400, None)),
-        (("transfers", 0, "kind"), ("meeting",)),
-        (("constants", 0, "computing"), (True,)),
-        (("constants", 0, "devices"), (0,)),
-        (("gpu",), (1, None)),
-        (("dtype",), ("int8",)),
-        (("speed",), (1,)),
-        (("version",), (2, None)),
-        (("format",), ("odcsim profile", None)),
-    ],
-)
-def test_wrong_values_and_missing_ones_are_refused(place, values, path):
-    for value in values:
-        changed((path, *place), value)
+WRONG = {
+    ("compute", 0, "seconds"): (0, -1, float("nan"), "1", 1e10, None), ("compute", 0, "tokens"): (1.5, True, 0, None),
+    ("compute", 0, "squares"): (-1, None), ("compute", 0, "kind"): ("middle", None), ("compute", 0, "speed"): (1,),
+    ("compute", 0, "samples"): (-1, 1.0), ("compute", 0, "alone"): (1, "yes"), ("compute", 0): (1,),
+    ("compute",): (1, None), ("transfers", 0, "computing"): ("no", 0), ("transfers", 0, "bytes"): (0, 10**400, None),
+    ("transfers", 0, "kind"): ("meeting",), ("constants", 0, "computing"): (True,), ("constants", 0, "devices"): (0,),
+    ("gpu",): (1, None), ("dtype",): ("int8",), ("speed",): (1,), ("version",): (2, None),
+    ("format",): ("odcsim profile", None),
+}  # fmt: skip
+MAY_BE_LEFT_OUT = [("compute", 0, name) for name in ("longest", "microbatches", "samples", "alone")]
+
+
+@pytest.mark.parametrize("place", WRONG, ids=str)
+def test_wrong_values_and_missing_ones_are_refused(place, path):
+    for value in WRONG[place]:
+        changed(path, place, value)
         with pytest.raises(InputError):
             measurements.read(path)
 
 
 def test_what_may_be_left_out_says_nothing(path):
-    for name in ("longest", "microbatches", "samples", "alone"):
-        changed((path, "compute", 0, name), None)
+    for place in (*MAY_BE_LEFT_OUT, ("transfers", 0, "computing")):
+        changed(path, place, None)
         assert measurements.read(path) == SMALL
-    changed((path, "transfers", 0, "computing"), None)
-    assert measurements.read(path) == SMALL
     with pytest.raises(InputError):
         measurements.read(path.with_name("none.json"))

@@ -38,18 +38,15 @@ def test_work_takes_as_long_in_parts_and_ends_no_earlier_where_it_begins_later(s
     assert now <= start + later + speed(seed).seconds(start + later, sum(parts)) + 1e-9
 
 
-@pytest.mark.parametrize("work", [0.01, 1.0, 10.0])
-def test_on_average_work_takes_as_long_as_planned(work):
-    """However long the spells: of a short minibatch as of a long one."""
-    assert np.mean([speed(seed).seconds(0.0, work) for seed in range(4000)]) == pytest.approx(work, rel=0.015)
-
-
-@pytest.mark.parametrize("size", [0.1, 0.3])
-def test_speed_has_its_size(size):
-    device = speed(1, size)
-    speeds = [1e-3 / device.seconds(float(start), 1e-3) for start in range(0, 40_000, 10)]
-    assert np.mean(speeds) == pytest.approx(1, abs=0.02)
-    assert np.std(speeds) == pytest.approx(size, rel=0.1)
+def test_on_average_work_takes_as_long_as_planned():
+    """However long the spells, of a short minibatch as of a long one; and speed has its size."""
+    for work in (0.01, 1.0, 10.0):
+        assert np.mean([speed(seed).seconds(0.0, work) for seed in range(4000)]) == pytest.approx(work, rel=0.015)
+    for size in (0.1, 0.3):
+        device = speed(1, size)
+        speeds = [1e-3 / device.seconds(float(start), 1e-3) for start in range(0, 40_000, 10)]
+        assert np.mean(speeds) == pytest.approx(1, abs=0.02)
+        assert np.std(speeds) == pytest.approx(size, rel=0.1)
 
 
 def times(case, size: float, seeds=()) -> np.ndarray:
@@ -97,31 +94,22 @@ def run_of(count: int, **machine) -> tuple[Compute, ...]:
     return recorded.rows(line, file.schedules, TINY, "float32").compute
 
 
-@pytest.mark.parametrize(
-    ("size", "spell", "others"),
-    [
-        (0.1, 0.5, {}),
-        (0.1, 0.5, {"jitter": 0.1}),
-        (0.2, 1.0, {"jitter": 0.05}),
-        (0.1, 0.5, {"jitter": 0.05, "slow": ((1, 1.2),)}),
-        (0.1, 0.5, {"jitter": 0.05, "slow": ((0, 1.5),)}),
-        (0, 0, {}),
-        (0, 0, {"slow": ((1, 1.2),)}),
-        (0, None, {"jitter": 0.1}),
-        (0, None, {"jitter": 0.1, "slow": ((0, 1.5),)}),
-    ],
-)
+MACHINES = [
+    (0.1, 0.5, {}), (0.1, 0.5, {"jitter": 0.1}), (0.2, 1.0, {"jitter": 0.05}),
+    (0.1, 0.5, {"jitter": 0.05, "slow": ((1, 1.2),)}), (0.1, 0.5, {"jitter": 0.05, "slow": ((0, 1.5),)}),
+    (0, 0, {}), (0, 0, {"slow": ((1, 1.2),)}), (0, None, {"jitter": 0.1}),
+    (0, None, {"jitter": 0.1, "slow": ((0, 1.5),)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "spell", "others"), MACHINES)
 def test_swings_are_found_again_and_nothing_else_is_one(size, spell, others):
-    found = swing(run_of(120, **others, **({"swing": size, "spell": spell} if size else {})))
+    """Nor do a few calls or one device tell of any."""
+    rows = run_of(120, **others, **({"swing": size, "spell": spell} if size else {}))
+    found = swing(rows)
     assert found.size == pytest.approx(size, rel=0.2, abs=0.025 if spell is None else 0)
     assert spell is None or found.spell == pytest.approx(spell, rel=0.5)
-    if size == spell == 0:
-        assert found == Swing()
-
-
-def test_a_few_calls_or_one_device_tell_of_no_swing():
-    rows = run_of(100, swing=0.2)
-    assert swing(rows).size > 0.1
+    assert spell != 0 or found == Swing()
     for some in (rows[:20], [r for r in rows if r.device == 0], [replace(r, minibatch=0) for r in rows]):
         assert swing(some) == Swing()
 
@@ -134,25 +122,19 @@ def test_a_slow_device_is_found_again_and_so_is_one_that_had_other_work():
     assert slow(kept) == pytest.approx(PACES, rel=0.02)
 
 
-SLOW = run_of(60, slow=((1, 1.2),))
-LATER = [replace(row, minibatch=row.minibatch + 30) for row in run_of(30, slow=((0, 1.1),))]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [],
-        run_of(60, swing=0.1, spell=0.5, jitter=0.1),  # alike
-        [*run_of(30, slow=((1, 1.3),)), *LATER],  # slow in turn
-        [row for row in SLOW if row.minibatch < 16],  # few
-        [row for row in SLOW if row.device == 1],
-        [replace(row, minibatch=0) for row in SLOW],
-        [replace(row, tokens=row.tokens + 9) if row.device == 1 else row for row in SLOW],  # no shared work
-    ],
-    ids=range(7),
-)
-def test_devices_without_speeds_of_their_own(rows):
-    assert slow(rows) == ()
+def test_devices_without_speeds_of_their_own():
+    rows = run_of(60, slow=((1, 1.2),))
+    later = [replace(row, minibatch=row.minibatch + 30) for row in run_of(30, slow=((0, 1.1),))]
+    assert slow([]) == ()
+    for alike in (
+        run_of(60, swing=0.1, spell=0.5, jitter=0.1),
+        [*run_of(30, slow=((1, 1.3),)), *later],  # slow in turn
+        [row for row in rows if row.minibatch < 16],  # few
+        [row for row in rows if row.device == 1],
+        [replace(row, minibatch=0) for row in rows],
+        [replace(row, tokens=row.tokens + 9) if row.device == 1 else row for row in rows],  # no shared work
+    ):
+        assert slow(alike) == ()
 
 
 def drawn(seed, devices, minibatches, size, spell, *, slowed=1.0, calls=4, once=0.0):
@@ -180,14 +162,11 @@ def test_alike_devices_are_seldom_called_slow_and_a_slow_one_is():
 
 
 def test_work_that_was_done_once_hides_neither_a_slow_device_nor_a_swing():
-    """Logs of real lengths are mostly such work."""
+    """Logs of real lengths are mostly such work. Means of alike devices differ by chance, the more the longer spells
+    are: taken out, they would be missing from the swing."""
     told = slow([*drawn(0, 2, 100, 0.03, 0.5, slowed=1.1, calls=8, once=0.6)])
     assert told == pytest.approx((1 / 1.05, 1.1 / 1.05), abs=0.015)
     assert slow([*drawn(0, 2, 100, 0.03, 0.5, calls=8, once=0.6)]) == ()
     assert swing([*drawn(0, 2, 100, 0.1, 0.5, calls=8, once=0.6)]).size == pytest.approx(0.1, rel=0.15)
-
-
-def test_means_of_alike_devices_belong_to_the_swing():
-    """They differ by chance, the more the longer spells are: taken out, they would be missing from it."""
     found = [swing([*drawn(seed, 2, 60, 0.1, 10.0)]).size for seed in range(6)]
     assert np.median(found) == pytest.approx(0.1, rel=0.2)
