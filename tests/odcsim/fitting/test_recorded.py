@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import astuple, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -29,26 +30,20 @@ ONE_SIDED, MEETING = ("gather", "push"), ("all-gather", "reduce-scatter")
 HELD = ((900,), (450,), (200,), (100,) * 9, (60,) * 8, (30,) * 16, (15,) * 10, (300, 150), (40,) * 3, (500, 20, 20))
 
 
-def machine(forward: Polynomial, backward: Polynomial, head: Polynomial, embed: Polynomial, overhead: float) -> Profile:
+def machine(*computes: Polynomial, overhead: float = 1e-3) -> Profile:
     """All of whose seconds can be told apart by what it did."""
     moved = (Timing(kind, DEVICES, 2e-5 * i, 1e-10 * i) for i, kind in enumerate((*ONE_SIDED, *MEETING), 1))
     once = (("meeting", 3e-5), ("overhead", overhead), ("optimizer", 2e-3), ("publish", 1e-3))
     timings = (*moved, *(Timing(kind, DEVICES, seconds) for kind, seconds in once))
-    return Profile(TINY.name, "m", "calibrated", "", forward, backward, head, embed, dtype="float32", timings=timings)
+    return Profile(TINY.name, "m", "calibrated", "", *computes, dtype="float32", timings=timings)
 
 
-MACHINE = machine(
-    Polynomial(2e-4, 4e-6, 1e-9, 3e-5),
-    Polynomial(5e-4, 1.2e-5, 3.5e-9, 8e-5),
-    Polynomial(3e-4, 2e-5),
-    Polynomial(5e-5, 1e-7),
-    1e-3,
-)
-terms = st.builds(
-    Polynomial, st.floats(1e-4, 1e-2), st.floats(1e-6, 1e-5), st.floats(1e-9, 1e-8), st.floats(1e-5, 1e-3)
-)
-linear = terms.map(lambda p: Polynomial(p.constant, p.linear))
-machines = st.builds(machine, terms, terms, linear, linear, st.floats(1e-5, 1e-2))
+FORWARD, BACKWARD = Polynomial(2e-4, 4e-6, 1e-9, 3e-5), Polynomial(5e-4, 1.2e-5, 3.5e-9, 8e-5)
+MACHINE = machine(FORWARD, BACKWARD, Polynomial(3e-4, 2e-5), Polynomial(5e-5, 1e-7))
+positive = st.floats(1e-4, 1e-2), st.floats(1e-6, 1e-5)
+terms = st.builds(Polynomial, *positive, st.floats(1e-9, 1e-8), st.floats(1e-5, 1e-3))
+linear = st.builds(Polynomial, *positive)
+machines = st.builds(machine, terms, terms, linear, linear, overhead=st.floats(1e-5, 1e-2))
 
 
 def schedule(seed: int, even: bool, devices: int = DEVICES) -> Schedule:
@@ -57,12 +52,10 @@ def schedule(seed: int, even: bool, devices: int = DEVICES) -> Schedule:
     lengths: list[int] = []
     found = []
     for d in range(devices):
-        own = []
-        for _ in range(2 if even else (d + seed) % 4):
-            held = HELD[rng.integers(len(HELD))]
-            own.append(tuple(range(len(lengths), len(lengths) + len(held))))
-            lengths += held
-        found.append(tuple(own))
+        drawn = [HELD[rng.integers(len(HELD))] for _ in range(2 if even else (d + seed) % 4)]
+        ends = len(lengths) + np.cumsum([0, *map(len, drawn)])
+        found.append(tuple(tuple(range(*of)) for of in pairwise(ends.tolist())))
+        lengths += [length for held in drawn for length in held]
     return Schedule(tuple(lengths), tuple(found))
 
 
@@ -84,20 +77,16 @@ def read(file: ScheduleFile, profile: Profile, sync: str, **how) -> recorded.Row
     return recorded.rows(run_of(file, profile, sync, **how), file.schedules, TINY, "float32")
 
 
-def measured(*every: recorded.Rows) -> Measurements:
-    rows = {
-        name: tuple(r for rows in every for r in getattr(rows, name)) for name in ("compute", "transfers", "constants")
-    }
-    return Measurements(TINY.name, "m", **rows, dtype="float32")
+def measured(rows: recorded.Rows) -> Measurements:
+    return Measurements(TINY.name, "m", rows.compute, rows.transfers, rows.constants, dtype="float32")
 
 
 def durations(profile: Profile, sync: str, file: ScheduleFile) -> np.ndarray:
     """Seconds of every row of every minibatch's program."""
     cost = Cost(TINY, profile, one_node(file.header.devices))
-    tables = [
-        cost.durations(program(TINY.layers, max(s.microbatches), sync), cost.load([s])).ravel() for s in file.schedules
-    ]
-    return np.concatenate(tables)
+    programs = [program(TINY.layers, max(s.microbatches), sync) for s in file.schedules]
+    every = zip(programs, file.schedules, strict=True)
+    return np.concatenate([cost.durations(steps, cost.load([s])).ravel() for steps, s in every])
 
 
 @pytest.mark.parametrize(("file", "sync"), [(EVEN, "collective"), (EVEN, "on-demand"), (UNEVEN, "on-demand")])
@@ -133,21 +122,20 @@ def test_every_microbatch_that_a_device_has_gives_its_rows_and_no_other():
     rows = recorded.rows(line, UNEVEN.schedules, TINY, "float32")
     held = [[s.lengths[i] for i in m] for s in UNEVEN.schedules for device in s.devices for m in device]
     assert min(min(s.microbatches) for s in UNEVEN.schedules) == 0
+    assert not any(r.alone for r in rows.compute)
+    wanted = sorted((len(h), sum(h), sum(n * n for n in h), max(h)) for h in held)
     for kind in ("embed", "forward", "head", "backward"):
         mine = [r for r in rows.compute if r.kind == kind]
-        wanted = sorted((len(h), sum(h), sum(n * n for n in h), max(h)) for h in held)
         assert sorted((r.samples, r.tokens, r.squares, r.longest) for r in mine) == wanted
-        assert not any(r.alone for r in mine)
-        for place, schedule in enumerate(UNEVEN.schedules):
-            took = Counter(r.device for r in mine if r.minibatch == place + 1)
+        for place, schedule in enumerate(UNEVEN.schedules, 1):
+            took = Counter(r.device for r in mine if r.minibatch == place)
             assert [took[d] for d in range(DEVICES)] == list(schedule.microbatches)
-            block, b = line.block_of(place)
-            heads = [i for i, s in enumerate(block.program.steps) if block.program.durations[s.duration][0] == "head"]
-            middles = [
-                (block.asked[i, b, d] + block.had[i, b, d]) / 2 for d in range(DEVICES) for i in heads[: took[d]]
-            ]
-            ats = sorted(r.at for r in mine if r.minibatch == place + 1 and kind == "head")
-            assert ats == (pytest.approx(sorted(middles)) if kind == "head" else [])
+    for place, schedule in enumerate(UNEVEN.schedules):
+        block, b = line.block_of(place)
+        heads = [i for i, s in enumerate(block.program.steps) if block.program.durations[s.duration][0] == "head"]
+        took = [(i, d) for d, count in enumerate(schedule.microbatches) for i in heads[:count]]
+        ats = sorted(r.at for r in rows.compute if r.minibatch == place + 1 and r.kind == "head")
+        assert ats == pytest.approx(sorted((block.asked[i, b, d] + block.had[i, b, d]) / 2 for i, d in took))
     # A layer is gathered twice, the root once; each is pushed once.
     counts = Counter(t.kind for t in rows.transfers)
     assert counts == {"gather": len(held) * (2 * TINY.layers + 1), "push": len(held) * (TINY.layers + 1)}
@@ -161,10 +149,15 @@ def test_every_microbatch_that_a_device_has_gives_its_rows_and_no_other():
 
 
 def test_emulated_compute_is_not_measured_and_its_transfers_ran_beside_none():
+    """A run under hybrid sharding is refused rather than read in part."""
     rows, real = (read(EVEN, MACHINE, "on-demand", emulated=emulated) for emulated in (True, False))
     assert rows.compute == ()
     assert {t.computing for t in rows.transfers} == {False}
     assert rows.constants == real.constants
+    line = run_of(EVEN, MACHINE, "on-demand")
+    hybrid = replace(line.about, recipe=replace(line.about.recipe, sharding="hybrid"), nodes=2)
+    with pytest.raises(InputError):
+        recorded.rows(replace(line, about=hybrid), EVEN.schedules, TINY, "float32")
 
 
 @pytest.mark.parametrize("sync", SYNCS)
@@ -204,9 +197,9 @@ def test_a_delay_before_compute_is_overhead_of_its_microbatch(case, pick, delay)
         asked, had = analytic.run(case.program, case.durations + extra)
         asked[alike] += extra[row]
         block = Block(case.program, np.arange(len(case.counts)), case.counts, asked, had)
-        overhead.append(
-            sum(c.seconds for c in recorded._constants(block, recorded.delays(block)) if c.kind == "overhead")
-        )
+        found = recorded._constants(block, recorded.delays(block))
+        overhead.append(sum(c.seconds for c in found if c.kind == "overhead"))
+
     for i, seconds in recorded.delays(block).items():
         np.testing.assert_allclose(seconds, late[row] if i in alike else 0, rtol=1e-9, atol=1e-9)
     assert overhead[1] - overhead[0] == pytest.approx(len(alike) * late.sum(), rel=1e-6, abs=1e-6)
@@ -244,20 +237,12 @@ def test_what_a_host_does_before_devices_settle_is_measured_and_before_the_secon
     line = run_of(EVEN, MACHINE, "on-demand")
     (block,) = line.blocks
     first, second = (i for i, step in enumerate(block.program.steps) if step.kind == "meeting")
-    asked, had = block.asked.copy(), block.had.copy()
-    for late, i in ((7e-3, first), (3e-3, second)):
-        asked[i:] += late
-        had[i:] += late
-    moved = replace(line, blocks=(replace(block, asked=asked, had=had),))
+    late = np.zeros((len(block.program.steps), 1, 1))
+    late[first:] += 7e-3
+    late[second:] += 3e-3
+    moved = replace(line, blocks=(replace(block, asked=block.asked + late, had=block.had + late),))
     rows = recorded.rows(moved, EVEN.schedules, TINY, "float32")
     found = {kind: [c.seconds for c in rows.constants if c.kind == kind] for kind in ("settle", "meeting")}
     own = MACHINE.timing("meeting", DEVICES).constant
     assert max(found["settle"]) == pytest.approx(own + 7e-3)
     np.testing.assert_allclose(found["meeting"], own, rtol=1e-6)
-
-
-def test_a_run_under_hybrid_sharding_is_refused_rather_than_read_in_part():
-    line = run_of(EVEN, MACHINE, "on-demand")
-    hybrid = replace(line.about, recipe=replace(line.about.recipe, sharding="hybrid"), nodes=2)
-    with pytest.raises(InputError):
-        recorded.rows(replace(line, about=hybrid), EVEN.schedules, TINY, "float32")
