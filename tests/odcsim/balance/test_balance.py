@@ -1,14 +1,14 @@
-"""Laws of assignments: what every balancer keeps, and what each is for."""
+"""Laws of assignments: what every balancer keeps, what each is for, and what pool leaves to its queue."""
 
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
-from draws import cost
+from draws import cost, longalign
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim.balance import BALANCERS, NAMES, balance, runs_with
+from odcsim.balance import BALANCERS, NAMES, balance, pooled
 from odcsim.errors import InputError
 
 LIMIT = 1000
@@ -40,7 +40,7 @@ def costs_of(assignment, weights):
 
 
 def loads(assignment, weights):
-    return [sum(sum(weights[i] for i in part) for part in device) for device in assignment]
+    return [*map(sum, costs_of(assignment, weights))]
 
 
 @settings(max_examples=150)
@@ -69,22 +69,13 @@ def test_what_every_assignment_keeps(name, case, factor):
 
 
 @given(names, minibatches(divisible=True))
-def test_where_samples_divide_by_devices_no_microbatch_is_empty_and_counts_are_equal(name, case):
+def test_where_samples_divide_by_devices_counts_are_equal(name, case):
+    """And no microbatch is empty."""
     lengths, devices = case
     found = run(name, lengths, devices)
     assert all(part for device in found for part in device)
     if name in ("native", "local-sort", "lb-micro"):
         assert {sum(map(len, device)) for device in found} == {len(lengths) // devices}
-
-
-@few
-@given(st.sampled_from(FREE), minibatches())
-def test_samples_may_cost_nothing(name, case):
-    lengths, devices = case
-    for weights in (np.zeros(len(lengths)), np.where(lengths > LIMIT // 2, weigh(lengths), 0.0)):
-        found = run(name, lengths, devices, weights)
-        assert sorted(i for device in found for part in device for i in part) == list(range(len(lengths)))
-        assert all(part and lengths[list(part)].sum() <= LIMIT for device in found for part in device)
 
 
 @given(minibatches())
@@ -128,16 +119,13 @@ def test_native_deals_in_order_and_local_sort_keeps_samples_on_their_device():
     assert run("native", lengths[:3], 2) == (((0,), (2,)), ((1,), ()))
 
 
-@pytest.mark.parametrize(
-    ("lengths", "parts"),
-    [([LIMIT // 4] * 8, 1), ([LIMIT // 2] * 8, 2), ([501, 501, 501, 1], 2)],  # one device must hold two over a half
-)
-def test_lb_micro_splits_no_further_than_the_limit_asks(lengths, parts):
-    assert {len(device) for device in run("lb-micro", np.array(lengths), 2)} == {parts}
+def test_lb_micro_splits_no_further_than_the_limit_asks():
+    for lengths, parts in (([LIMIT // 4] * 8, 1), ([LIMIT // 2] * 8, 2), ([501, 501, 501, 1], 2)):
+        assert {len(device) for device in run("lb-micro", np.array(lengths), 2)} == {parts}
 
 
-WRONG = [(name, [5, 9, 1001, 3], 2, None) for name in NAMES]  # a sample over the limit
-WRONG += [(name, [5], 1, None) for name in ("lbmini", "LB-Mini", "lb_mini")]
+WRONG = [(name, [5, 9, 1001, 3], 2, None) for name in (*NAMES, "pool")]  # a sample over the limit
+WRONG += [(name, [5], 1, None) for name in ("lbmini", "LB-Mini", "lb_mini", "pool")]  # whose queue has no place
 WRONG += [("native", [5], 0, None), ("lb-mini", [], 2, None)]
 WRONG += [("lb-robust", [5, 9], 2, np.array([1.0, weight])) for weight in (np.nan, np.inf, -1.0)]
 
@@ -146,6 +134,64 @@ WRONG += [("lb-robust", [5, 9], 2, np.array([1.0, weight])) for weight in (np.na
 def test_what_cannot_be_dealt_is_refused(name, lengths, devices, weights):
     with pytest.raises(InputError):
         run(name, np.array(lengths, dtype=np.int64), devices, weights)
-    if name not in NAMES:
-        with pytest.raises(InputError):
-            runs_with(name, "on-demand")
+
+
+# What pool leaves to its queue, and what it never does.
+@st.composite
+def pools(draw):
+    """Lengths up to the limit, weights, devices (there may be fewer samples) and a microbatch's constant."""
+    lengths = np.array(draw(st.lists(st.sampled_from([1, 7, 40, 300, 500, 501, LIMIT]), min_size=1, max_size=60)))
+    return lengths, weigh(lengths), draw(st.integers(1, 9)), draw(st.sampled_from([0.0, 0.01, 10.0]))
+
+
+@given(pools())
+def test_the_queue_has_the_lightest_samples_and_as_many_as_hold_a_fifth_of_the_work(case):
+    """Every sample runs once, no microbatch is over the limit or empty, and entries are worth theirs."""
+    lengths, weights, devices, constant = case
+    slots, queue = pooled(lengths, weights, devices, LIMIT, constant)
+    planned = [part for device in slots for part in device]
+    assert len(slots) == devices
+    assert sorted(chain(*planned, *queue)) == list(range(len(lengths)))
+    assert all(part and lengths[list(part)].sum() <= LIMIT for part in (*planned, *queue))
+    queued, lightest = weights[list(chain(*queue))], weights[list(chain(*planned))].min()
+    fifth = 0.2 * weights.sum() * (1 + 1e-9)
+    assert queued.sum() <= fifth < queued.sum() + lightest + 1e-8 * fifth
+    assert queued.max(initial=0) <= lightest
+    held = [weights[list(entry)].sum() for entry in queue]
+    assert held == sorted(held, reverse=True)
+    # In the order in which they were filled, an entry is closed only where the next sample would be too much.
+    grain = max(0.01 * weights.sum() / devices, 4 * constant)
+    filled = sorted(queue, key=lambda entry: (-weights[entry[0]], -lengths[entry[0]], entry[0]))
+    left = sum(held) * (1 + 1e-9)
+    for entry, after in pairwise([*filled, ()]):
+        mine, size = weights[list(entry)].sum(), lengths[list(entry)].sum()
+        assert len(entry) == 1 or mine <= max(left / (2 * devices), grain * (1 + 1e-9))
+        if after:
+            assert mine + weights[after[0]] > grain * (1 - 1e-9) or size + lengths[after[0]] > LIMIT
+        left -= mine
+
+
+def test_large_entries_come_while_much_is_left_and_small_ones_at_the_end():
+    """A costly microbatch makes them few."""
+    lengths = longalign(0, 1024)
+    weights = cost(lengths)
+    _, queue = pooled(lengths, weights, 16, 65536)
+    held = np.array([weights[list(entry)].sum() for entry in queue]) * 16 / weights.sum()
+    assert 0.05 < held[0] <= 0.1
+    assert held[-1] <= 0.03
+    assert len(queue) < 16 * 8  # of 500 samples
+    load = weights.sum() / 16
+    counts = [len(pooled(lengths, weights, 16, 65536, share * load)[1]) for share in (0.0, 0.01, 0.05)]
+    assert counts[0] > counts[1] > counts[2] >= 16
+    entries = pooled(lengths, weights, 16, 10**6, 0.02 * load)[1]
+    assert all(weights[list(e)].sum() > 0.05 * load for e in entries[:-1])
+
+
+@given(pools(), st.randoms(use_true_random=False))
+def test_where_samples_stand_does_not_matter_to_the_queue(case, random):
+    lengths, weights, devices, constant = case
+    order = random.sample(range(len(lengths)), len(lengths))
+    here = pooled(lengths, weights, devices, LIMIT, constant)
+    there = pooled(lengths[order], weights[order], devices, LIMIT, constant)
+    both = zip(chain(*here[0], here[1]), chain(*there[0], there[1]), strict=True)
+    assert all(sorted(lengths[list(a)]) == sorted(lengths[order][list(b)]) for a, b in both)
