@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from odcsim.balance import ALL, BALANCERS, NAMES, POOL, advised, runs_with, standing_for
 from odcsim.balance.simple import NATIVE
+from odcsim.errors import InputError
 from odcsim.heuristics.balancer import Balancer, Work, assigned
 from odcsim.program import SYNCS
 from odcsim.schedule import Schedule, check
 
 LIMIT = 1000
-FLAGS = [field.name for field in fields(Balancer) if field.type in (bool, "bool")]
 
 
 # Minibatches in one of which each of the facts shows, of whoever says it.
@@ -113,45 +113,33 @@ SHOWS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("balancer", "fact"),
-    [(b, f) for b in BALANCERS for f in SHOWS if getattr(b, f)],
-    ids=lambda x: getattr(x, "name", x),
-)
-def test_what_a_balancer_says_of_itself_shows(balancer, fact):
-    assert any(SHOWS[fact](partial(assigned, balancer), work) for work in (LONG, SHORT, UNLIKE))
+@pytest.mark.parametrize("balancer", BALANCERS, ids=lambda b: b.name)
+def test_what_a_balancer_says_of_itself_shows(balancer):
+    for fact in (fact for fact in SHOWS if getattr(balancer, fact)):
+        assert any(SHOWS[fact](partial(assigned, balancer), work) for work in (LONG, SHORT, UNLIKE)), fact
 
 
-def test_every_fact_can_be_seen_but_those_of_whom_to_choose():
-    assert set(FLAGS) - set(SHOWS) == {"published"}
-
-
-@pytest.mark.parametrize("sync", SYNCS)
-def test_who_stands_for_a_sync_or_is_advised_under_it_runs_with_it_and_evens_out(sync):
-    found = [b for b in BALANCERS if b.name in (*standing_for(sync), advised(sync))]
-    assert found
-    assert all(runs_with(b.name, sync) and b.even and b.name in NAMES for b in found)
-
-
-def test_the_advised_one_comes_first_where_a_quick_search_tries_it():
-    assert standing_for("collective") == ("sorted-slice", "lb-micro")
-    assert standing_for("deferred") == ("sorted-slice",)
-    assert standing_for("on-demand") == ("lb-mini",)
-    assert [advised(sync) for sync in SYNCS] == ["sorted-slice", "sorted-slice", "lb-robust"]
+STANDING = {"collective": ["sorted-slice", "lb-micro"], "deferred": ["sorted-slice"], "on-demand": ["lb-mini"]}
 
 
 def test_lists_of_names_are_made_from_what_balancers_say():
+    """And every fact can be seen, but those of whom to choose."""
+    flags = {field.name for field in fields(Balancer) if field.type in (bool, "bool")}
+    assert flags - set(SHOWS) == {"published"}
     assert [b.name for b in BALANCERS] == list(ALL)
     assert [name for name in ALL if name not in NAMES] == [POOL]
     assert len(set(ALL)) == len(ALL) == len(NAMES) + 1
+    with pytest.raises(InputError):
+        runs_with("lb_mini", "on-demand")
     for balancer in BALANCERS:
         assert {*balancer.stands_for, *balancer.advised_for} <= set(SYNCS)
         syncs = ["on-demand"] if balancer.free_counts else list(SYNCS)
         assert [sync for sync in SYNCS if runs_with(balancer.name, sync)] == syncs
-
-
-@pytest.mark.parametrize("balancer", BALANCERS, ids=lambda b: b.name)
-def test_help_is_one_line(balancer):
-    assert balancer.help
-    assert not set("\n%.;") & set(balancer.help)  # lines are joined by dots, and argparse takes `%` for its own
-    assert balancer.function.__doc__
+        assert balancer.help
+        assert not set("\n%.;") & set(balancer.help)  # lines are joined by dots, and argparse takes `%` for its own
+        assert balancer.function.__doc__
+    # Who stands for a sync runs with it and evens out; the advised one comes first where a quick search tries it.
+    assert {sync: list(standing_for(sync)) for sync in SYNCS} == STANDING
+    assert [advised(sync) for sync in SYNCS] == ["sorted-slice", "sorted-slice", "lb-robust"]
+    found = [(b, sync) for sync in SYNCS for b in BALANCERS if b.name in (*standing_for(sync), advised(sync))]
+    assert all(runs_with(b.name, sync) and b.even and b.name in NAMES for b, sync in found)
