@@ -55,23 +55,14 @@ def worst(*scenarios):
     return relieve(hold(owner, len(sizes)), weights).top
 
 
-EVEN, APART = [[1.2, 0.2], [0.3, 0.3]], [[1.2, 0.2], [0.4, 0.9]]
-
-
-@pytest.mark.parametrize(
-    ("scenarios", "expected"),
-    [
-        *(([[[2 / 3, 2 / 3], [1 / 3, 1 / 3], *[[0.5, 0.5]] * others]], 1) for others in (0, 30)),
-        ([[[0.8, 0.3, 0.2], [0.7]]], 1),  # given for nothing
-        ([EVEN], 1.2),
-        ([EVEN, APART], 1.4),  # what helps in one scenario and harms more in another is left
-    ],
-)
-def test_trades_that_must_be_found_or_left(scenarios, expected):
-    assert worst(*scenarios) == pytest.approx(expected)
-
-
-def test_devices_heavy_in_opposite_scenarios_trade_with_each_other():
+def test_trades_that_must_be_found_or_left():
+    """Devices that are heavy in opposite scenarios trade with each other."""
+    even, apart = [[1.2, 0.2], [0.3, 0.3]], [[1.2, 0.2], [0.4, 0.9]]
+    for others in (0, 30):
+        assert worst([[2 / 3, 2 / 3], [1 / 3, 1 / 3], *[[0.5, 0.5]] * others]) == pytest.approx(1)
+    assert worst([[0.8, 0.3, 0.2], [0.7]]) == pytest.approx(1)  # given for nothing
+    assert worst(even) == pytest.approx(1.2)
+    assert worst(even, apart) == pytest.approx(1.4)  # what helps in one and harms more in another is left
     first, second = [[0.7, 0.5], [0.4, 0.4], [0.5, 0.5]], [[0.4, 0.4], [0.7, 0.5], [0.5, 0.5]]
     assert worst(first, second) < 1.15
 
