@@ -9,31 +9,20 @@ from odcsim.balance.lb_micro import equal_counts
 from odcsim.balance.lb_mini import free_counts
 from odcsim.heuristics.remembered import LARGEST, MOST, remembered
 
-WEIGHTS = st.lists(st.floats(0.1, 9.0), min_size=1, max_size=24).map(
-    lambda weights: np.array(sorted(weights, reverse=True))
-)
+WEIGHTS = st.lists(st.floats(0.1, 9.0), min_size=1, max_size=24).map(lambda drawn: np.sort(drawn)[::-1])
 
 
 @given(WEIGHTS, st.integers(1, 8))
-def test_a_remembered_split_is_the_one_found_anew(weights, devices):
-    for split in (equal_counts, free_counts):
-        found = split(weights, devices)
-        assert split(weights.copy(), devices) is found
-        assert np.array_equal(found, split.__wrapped__(weights, devices))
-
-
-@given(WEIGHTS, st.integers(1, 8))
-def test_no_balancer_changes_what_others_are_given(weights, devices):
-    lengths = np.full(len(weights), 10)
-    before = [split(weights, devices) for split in (equal_counts, free_counts)]
-    kept = [held.copy() for held in before]
+def test_a_remembered_split_is_the_one_found_anew_and_no_balancer_changes_it(weights, devices):
+    lengths, splits = np.full(len(weights), 10), (equal_counts, free_counts)
+    before = [split(weights, devices) for split in splits]
     for each in balance.BALANCERS:
         if not each.queue:
             balance.balance(each.name, lengths, weights, devices, 30)
     balance.pooled(lengths, weights, devices, 30)
-    for split, held, was in zip((equal_counts, free_counts), before, kept, strict=True):
-        assert split(weights, devices) is held
-        assert np.array_equal(held, was)
+    for split, held in zip(splits, before, strict=True):
+        assert split(weights.copy(), devices) is held
+        assert np.array_equal(held, split.__wrapped__(weights, devices))
 
 
 def test_other_arrays_and_other_numbers_are_found_by_themselves():

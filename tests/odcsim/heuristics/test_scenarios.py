@@ -60,28 +60,21 @@ def lost(name, draw, devices, samples, factor, draws):
 
 
 @pytest.mark.parametrize("draw", [longalign, swe, chat])
-@pytest.mark.parametrize("factor", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize(("devices", "draws"), [(8, 20), (64, 3)])
-def test_a_robust_plan_bears_a_quadratic_part_that_is_off_by_a_fifth(draw, factor, devices, draws):
-    assert lost("lb-robust", draw, devices, 8, factor, draws) <= 0.013
-
-
-def test_plans_by_one_cost_lose_more_where_it_is_wrong():
-    robust, mini = (lost(name, longalign, 64, 8, 1.2, 3) for name in ("lb-robust", "lb-mini"))
-    assert robust < 0.5 * mini
+def test_a_robust_plan_bears_a_quadratic_part_that_is_off_by_a_fifth(draw, devices, draws):
+    """A plan by one cost loses more where that is wrong."""
+    losses = [lost("lb-robust", draw, devices, 8, factor, draws) for factor in (0.8, 1.0, 1.2)]
+    assert max(losses) <= 0.013
+    assert (draw, devices) != (longalign, 64) or losses[2] < 0.5 * lost("lb-mini", draw, devices, 8, 1.2, draws)
 
 
 def test_given_scenarios_are_what_a_robust_plan_looks_at():
     """Without any, it evens out what weights say; with some, what they say."""
-    lengths, weights = np.array([900, 800, 700, 600]), np.array([9.0, 8.0, 7.0, 6.0])
-    other = np.array([[9.0, 1.0, 1.0, 7.0]])
-    own = balance("lb-robust", lengths, weights, 2, 2000)
-    asked = balance("lb-robust", lengths, weights, 2, 2000, scenarios=other)
+    lengths, weights, other = np.array([900, 800, 700, 600]), np.array([9.0, 8.0, 7.0, 6.0]), [9.0, 1.0, 1.0, 7.0]
 
-    def together(assignment):
-        return {frozenset(i for part in device for i in part) for device in assignment}
+    def loads(of, **more):
+        dealt = balance("lb-robust", lengths, weights, 2, 2000, **more)
+        return [sum(of[i] for part in device for i in part) for device in dealt]
 
-    assert together(own) == {frozenset({0, 3}), frozenset({1, 2})}
-    assert together(asked) == {frozenset({0}), frozenset({1, 2, 3})} or max(
-        sum(other[0][i] for i in device) for device in together(asked)
-    ) == pytest.approx(9.0)
+    assert loads(weights) == [15, 15]
+    assert sorted(loads(other, scenarios=np.array([other]))) == [9, 9]

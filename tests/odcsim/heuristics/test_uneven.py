@@ -33,10 +33,9 @@ def crowds(draw):
 either = st.one_of(cases(), crowds())
 
 
-def planned(lengths, speeds, weights=None):
-    weights = cost(lengths) if weights is None else weights
-    found = plan(lengths, devices=len(speeds), max_tokens=LIMIT, balancer="lb-mini", weights=weights, speeds=speeds)
-    return found.devices
+def planned(lengths, speeds, weights=None, devices=None):
+    how = {"devices": devices or len(speeds), "max_tokens": LIMIT, "balancer": "lb-mini"}
+    return plan(lengths, **how, weights=cost(lengths) if weights is None else weights, speeds=speeds).devices
 
 
 def times(devices, lengths, speeds):
@@ -76,38 +75,27 @@ def test_trades_never_end_a_minibatch_later(case):
     assert times(planned(lengths, speeds), lengths, speeds).max() <= before * (1 + 1e-12)
 
 
-def bound(weights, speeds):
+@pytest.mark.parametrize(("draw", "devices", "most"), [(longalign, 8, 0.01), (swe, 64, 0.005)])
+def test_the_last_device_is_done_close_to_the_bound(draw, devices, most):
     """Nothing is done before the work is divided by speed, nor before the fastest device has run the longest."""
-    return max(weights.sum() / speeds.sum(), weights.max() / speeds.max())
-
-
-@pytest.mark.parametrize(("draw", "devices", "samples", "most"), [(longalign, 8, 8, 0.01), (swe, 64, 8, 0.005)])
-def test_the_last_device_is_done_close_to_the_bound(draw, devices, samples, most):
     gaps = []
     for seed in range(5):
-        lengths = draw(seed, devices * samples)
-        speeds = np.random.default_rng(seed).choice([1.0, 0.9, 0.5], devices)
-        gaps.append(times(planned(lengths, speeds), lengths, speeds).max() / bound(cost(lengths), speeds) - 1)
+        lengths = draw(seed, devices * 8)
+        weights, speeds = cost(lengths), np.random.default_rng(seed).choice([1.0, 0.9, 0.5], devices)
+        bound = max(weights.sum() / speeds.sum(), weights.max() / speeds.max())
+        gaps.append(times(planned(lengths, speeds), lengths, speeds).max() / bound - 1)
     assert np.mean(gaps) < most
 
 
 @pytest.mark.parametrize("draw", [longalign, swe])
 def test_many_devices_are_balanced_as_well_as_by_trades_one_by_one(draw):
-    """The latter are how few devices are balanced."""
+    """The latter are how few devices are balanced. Alike devices are as well balanced as without speeds."""
     lengths = draw(1, 96 * 8)
-    speeds = np.random.default_rng(1).choice([1.0, 0.9, 0.5], 96)
+    speeds, alike = np.random.default_rng(1).choice([1.0, 0.9, 0.5], 96), np.ones(96)
     weights = np.sort(cost(lengths))[::-1]
     one_by_one = even_out(earliest(weights, speeds), weights, speeds)
     most = max(weights[group].sum() / speed for group, speed in zip(one_by_one, speeds, strict=True))
     assert times(planned(lengths, speeds), lengths, speeds).max() <= most * (1 + 5e-4)
-
-
-def test_a_device_of_half_the_speed_runs_half_as_much():
+    most = times(planned(lengths, None, devices=96), lengths, alike).max()
+    assert times(planned(lengths, alike), lengths, alike).max() <= most * 1.002
     assert [len(device) for device in planned(np.full(9, LIMIT), np.array([1.0, 0.5]))] == [6, 3]
-
-
-def test_alike_devices_are_balanced_as_well_as_without_speeds():
-    lengths = swe(3, 64 * 8)
-    alike = times(planned(lengths, np.ones(64)), lengths, np.ones(64)).max()
-    without = plan(lengths, devices=64, max_tokens=LIMIT, balancer="lb-mini", weights=cost(lengths)).devices
-    assert alike <= times(without, lengths, np.ones(64)).max() * 1.002
