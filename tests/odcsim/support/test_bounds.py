@@ -14,42 +14,30 @@ from odcsim.reading import unpacked
 from odcsim.support import budget, whole
 
 GIVEN = {"8GB": 8e9, "2.5 gb": 2.5e9, "512MiB": 512 * 2**20, "1T": 1e12, "3000000000": 3e9, "": 2e9}
+LONGALIGN = "compare longalign --devices 2 --minibatch 2 --minibatches 1 --model"
 READS = [
-    "trace info zero.csv",
-    "trace info zero.jsonl",
-    "trace info zero.npy",
-    "compare longalign --model zero.json --gpu a100 --devices 2 --minibatch 2 --minibatches 1",
-    "catalog show zero.toml",
-    "simulate zero.jsonl --sync on-demand -o out",
-    "report zero.npz --html out.html",
-    "fit zero.csv --model tiny --gpu a100 -o out",
-    "fit zero.json -o out",
-    "compare longalign --model tiny --profile zero.json --devices 2 --minibatch 2 --minibatches 1",
-    "compare longalign --model tiny --cluster zero.toml --gpu a100 --devices 2 --minibatch 2 --minibatches 1",
-    "check zero.json",
-]
+    *[f"trace info zero.{suffix}" for suffix in ("csv", "jsonl", "npy")], "check zero.json", "catalog show zero.toml",
+    f"{LONGALIGN} zero.json --gpu a100", f"{LONGALIGN} tiny --profile zero.json",
+    f"{LONGALIGN} tiny --cluster zero.toml --gpu a100", "simulate zero.jsonl --sync on-demand -o out",
+    "report zero.npz --html out.html", "fit zero.csv --model tiny --gpu a100 -o out", "fit zero.json -o out",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("given", GIVEN)
-def test_the_bound_is_written_as_people_write_it(given, monkeypatch):
-    monkeypatch.setenv(budget.VARIABLE, given)
-    assert budget.most() == GIVEN[given]
-    budget.check(GIVEN[given], "arrays", "a.npz")
-    with pytest.raises(InputError):
-        budget.check(1.1 * GIVEN[given], "arrays", "a.npz")
-
-
-@pytest.mark.parametrize("given", ["much", "8 apples", "-1GB", "0", "1e9", "100MB"])
-def test_what_is_no_size_is_refused(given, monkeypatch):
-    monkeypatch.setenv(budget.VARIABLE, given)
-    with pytest.raises(InputError):
-        budget.most()
-
-
-@pytest.mark.parametrize("size", [8e9, 256e6, 1e12, 5.2e9])
-def test_sizes_are_said_as_they_are_read(size, monkeypatch):
-    monkeypatch.setenv(budget.VARIABLE, budget.in_words(size).replace(",", ""))
-    assert budget.most() == size
+def test_the_bound_is_written_as_people_write_it(monkeypatch):
+    """And said as it is read."""
+    for given, size in GIVEN.items():
+        monkeypatch.setenv(budget.VARIABLE, given)
+        assert budget.most() == size
+        budget.check(size, "arrays", "a.npz")
+        with pytest.raises(InputError):
+            budget.check(1.1 * size, "arrays", "a.npz")
+    for size in (8e9, 256e6, 1e12, 5.2e9):
+        monkeypatch.setenv(budget.VARIABLE, budget.in_words(size).replace(",", ""))
+        assert budget.most() == size
+    for wrong in ("much", "-1GB", "0", "1e9"):
+        monkeypatch.setenv(budget.VARIABLE, wrong)
+        with pytest.raises(InputError):
+            budget.most()
 
 
 def test_the_system_gives_no_more_than_the_bound_but_to_other_threads(monkeypatch):

@@ -18,44 +18,42 @@ GRIDS = st.integers(1, 4).flatmap(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("read", "text", "value"),
-    [
-        (whole, "4096", 4096), (whole, "65,536", 65536), (whole, "16k", 16000), (whole, "16 K", 16000),
-        (whole, "16Ki", 16384), (whole, "1.5M", 1_500_000), (whole, "0.001k", 1), (whole, "1.001k", 1001),
-        (whole, "2b", 2 * 10**9), (whole, "2Mi", 2**21),
-        (lambda text: whole(text, TOKENS), "32k", 32768), (lambda text: whole(text, TOKENS), "32K", 32768),
-        (lambda text: whole(text, TOKENS), "32Ki", 32768), (lambda text: whole(text, TOKENS), "1.5k", 1536),
-        (lambda text: whole(text, TOKENS), "1M", 2**20), (lambda text: whole(text, TOKENS), "2Mi", 2**21),
-        (amount, "2.5", 2.5), (amount, "$2.5", 2.5), (amount, "3%", 0.03), (amount, "1e-3", 1e-3),
-        (amount, "$1.2k", 1200), (amount, "0", 0), (human, "0.1", Fraction(1, 10)),
-        (human, str(0.1 + 0.2), Fraction(str(0.1 + 0.2))), (lambda text: human(text, TIMES), "90s", 90),
-        (lambda text: human(text, TIMES), "90", 90), (lambda text: human(text, TIMES), "1.5min", 90),
-        (lambda text: human(text, TIMES), "12h", 43200), (lambda text: human(text, TIMES), "2d", 172800),
-        (lambda text: human(text, TIMES), "3k", None), (lambda text: limits(100, text), "1k,2Ki", (1024, 2048)),
-        (lambda text: load(text).lengths.tolist(), "fixed:length=4k,samples=0.5k", [4096] * 500),
-        (lambda text: load(text).lengths.tolist(), "uniform:min=1k,max=1k,samples=2k", [1024] * 2000),
-        (money, 1234.5, "$1,234"), (money, 999.999, "$1,000"), (money, 19.999, "$20.00"), (money, 0.702, "$0.70"),
-        (money, 0.0996, "$0.10"), (money, 0.0123, "$0.012"), (money, 0.0000123, "$0.000012"), (money, 0.0, "$0.00"),
-    ],
-)  # fmt: skip
-def test_numbers_are_what_people_mean(read, text, value):
-    assert read(text) == (pytest.approx(value, rel=1e-15) if isinstance(value, float) else value)
+def tokens(text):
+    return whole(text, TOKENS)
 
 
-@pytest.mark.parametrize(
-    ("read", "texts"),
-    [
-        (whole, ["", "0", "-1", "1.5", "1.0005k", "16q", "1e6", "0x10", "6,55", "nan", "inf", "1" * 13, "999b999"]),
-        (whole, ["\u0663"]),
-        (lambda text: whole(text, TOKENS), ["1b", "1.001k", "8kb"]),
-        (amount, ["", "$", "%", "-1", "nan", "inf", "$-2", "two"]),
-    ],
-)
-def test_what_is_no_number(read, texts):
-    for text in texts:
+def time(text):
+    return human(text, TIMES)
+
+
+def drawn(text):
+    return load(text).lengths.tolist()
+
+
+MEANT = {
+    whole: {"4096": 4096, "65,536": 65536, "16k": 16000, "16 K": 16000, "16Ki": 16384, "1.5M": 1_500_000, "0.001k": 1,
+            "1.001k": 1001, "2b": 2 * 10**9, "2Mi": 2**21},
+    tokens: {"32k": 32768, "32K": 32768, "32Ki": 32768, "1.5k": 1536, "1M": 2**20, "2Mi": 2**21},
+    amount: {"2.5": 2.5, "$2.5": 2.5, "3%": 0.03, "1e-3": 1e-3, "$1.2k": 1200, "0": 0},
+    human: {"0.1": Fraction(1, 10), str(0.1 + 0.2): Fraction(str(0.1 + 0.2))},
+    time: {"90s": 90, "90": 90, "1.5min": 90, "12h": 43200, "2d": 172800, "3k": None},
+    drawn: {"fixed:length=4k,samples=0.5k": [4096] * 500, "uniform:min=1k,max=1k,samples=2k": [1024] * 2000},
+    money: {1234.5: "$1,234", 999.999: "$1,000", 19.999: "$20.00", 0.702: "$0.70", 0.0996: "$0.10", 0.0123: "$0.012",
+            0.0000123: "$0.000012", 0.0: "$0.00"},
+}  # fmt: skip
+NONE = {
+    whole: ["", "0", "-1", "1.5", "1.0005k", "16q", "1e6", "0x10", "6,55", "nan", "inf", "1" * 13, "999b999", "\u0663"],
+    tokens: ["1b", "1.001k", "8kb"], amount: ["", "$", "%", "-1", "nan", "inf", "$-2", "two"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("read", MEANT, ids=lambda read: read.__name__)
+def test_numbers_are_what_people_mean(read):
+    assert {text: read(text) for text in MEANT[read]} == MEANT[read]
+    for text in NONE.get(read, ()):
         with pytest.raises(argparse.ArgumentTypeError):
-            read(text)
+            print(text, read(text))
+    assert limits(100, "1k,2Ki") == (1024, 2048)
 
 
 @given(GRIDS, st.data())

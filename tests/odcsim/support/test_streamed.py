@@ -58,14 +58,11 @@ def test_members_of_an_object_are_taken_one_by_one():
     assert {key: text.value() for key in text.members()} == {"a": 1, "b": [1, 2], "c": {}}
 
 
-@pytest.mark.parametrize(("letters", "fits"), [(7_000_000, True), (9_000_000, False)])
-def test_a_value_that_is_too_long_is_refused(letters, fits, monkeypatch):
+def test_a_value_that_is_too_long_is_refused(monkeypatch):
     monkeypatch.setenv(budget.VARIABLE, "256MB")
-    if fits:
-        assert len(items('["' + "x" * letters + '"]')[0]) == letters
-    else:
-        with pytest.raises(InputError):
-            items('["' + "x" * letters + '"]')
+    assert len(items('["' + "x" * 7_000_000 + '"]')[0]) == 7_000_000
+    with pytest.raises(InputError):
+        items('["' + "x" * 9_000_000 + '"]')
 
 
 @pytest.mark.parametrize("text", ['[{"a": [1]}, {"b": {}}]', '[{"a": 1}, {"b": ]'])
