@@ -1,9 +1,11 @@
-"""Files are written whole or not at all, and nothing but the file that was named is touched."""
+"""Files are written whole or not at all, and nothing but the file that was named is touched; who holds one is alone."""
 
+import fcntl
 import io
 import os
 import secrets
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from scripts import ROOT
 
 from odcsim.errors import InputError
 from odcsim.support.files import check_writable, replacing, write_text
+from odcsim.support.held import held
 
 
 @pytest.fixture
@@ -37,12 +40,17 @@ def refuses(path: Path) -> None:
 
 
 def test_the_new_content_takes_the_old_ones_place(path, tmp_path):
-    with replacing(path) as file:
-        file.write(b"new")
-        file.flush()
-        assert path.read_text() == "old"
-        assert len(content(tmp_path)) == 2
-    assert content(tmp_path) == {"a.json": "new"}
+    """Of two that write at once too; names beside are drawn."""
+    names = set()
+    for _ in range(20):
+        with replacing(path) as one, replacing(path) as other:
+            one.write(b"first to begin")
+            other.write(b"first to end")
+            other.flush()
+            names |= set(content(tmp_path)) - {"a.json"}
+            assert path.read_text() in ("old", "first to begin")
+        assert content(tmp_path) == {"a.json": "first to begin"}
+    assert len(names) == 40
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("odd")])
@@ -57,19 +65,36 @@ def test_a_failing_write_leaves_the_old_content_and_nothing_beside_it(error, pat
     assert content(tmp_path) == {"a.json": "old"}
 
 
-def test_names_that_can_be_written_and_that_cannot(tmp_path):
-    for place in (tmp_path, tmp_path / "no" / "a", tmp_path / ("n" * 300), tmp_path / "\0"):
-        refuses(place)
+def test_names_that_can_be_written_and_that_cannot(tmp_path, monkeypatch):
+    """Beside those of tests/approved/support.txt: no link takes the place of one that leads nowhere."""
+    refuses(tmp_path / "\0")
+    lost, circle = tmp_path / "lost", tmp_path / "circle"
+    lost.symlink_to(tmp_path / "no" / "a")
+    circle.symlink_to(circle)
+    for link in (lost, circle):
+        refuses(link)
+        assert link.is_symlink()
+        link.unlink()
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("socket")
+        with pytest.raises(InputError):
+            check_writable(Path("socket"))
+    assert stat.S_ISSOCK((tmp_path / "socket").stat().st_mode)
+    (tmp_path / "socket").unlink()
     assert content(tmp_path) == {}
     write_text(tmp_path / ("ü" * 127), "new")  # as long as a name may be
     assert list(content(tmp_path).values()) == ["new"]
 
 
-def test_two_that_write_at_once_do_not_meet(path, tmp_path):
-    with replacing(path) as one, replacing(path) as other:
-        one.write(b"first to begin")
-        other.write(b"first to end")
-    assert content(tmp_path) == {"a.json": "first to begin"}
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_device_stays_one_and_is_told(tmp_path):
+    for device, write in (("/dev/full", refuses), ("/dev/null", lambda link: write_text(link, "new"))):
+        link = tmp_path / Path(device).name  # were it replaced after all, then the link and not the device
+        link.symlink_to(device)
+        write(link)
+        assert link.is_symlink()
+        assert stat.S_ISCHR(link.stat().st_mode)
 
 
 def test_a_link_laid_under_the_name_beside_it_is_never_followed(path, tmp_path, monkeypatch):
@@ -86,36 +111,19 @@ def test_a_link_laid_under_the_name_beside_it_is_never_followed(path, tmp_path, 
     assert content(tmp_path) == {"a.json": "new", "precious": "precious", beside: "precious"}
 
 
-def test_names_beside_are_drawn(path, tmp_path):
-    names = set()
-    for _ in range(20):
-        with replacing(path):
-            names |= {entry.name for entry in tmp_path.iterdir()} - {"a.json"}
-    assert len(names) == 20
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_link_stays_and_what_it_leads_to_is_replaced(there, path, tmp_path):
+def test_a_link_stays_and_what_it_leads_to_is_replaced(path, tmp_path):
+    """Whether that is there or not."""
     folder = tmp_path / "folder"
     folder.mkdir()
     link = folder / "link.json"
     link.symlink_to("../a.json")
-    if not there:
-        path.unlink()
-    write_text(link, "new")
-    assert link.is_symlink()
-    assert path.read_text() == link.read_text() == "new"
-    assert not path.is_symlink()
-    assert [entry.name for entry in folder.iterdir()] == ["link.json"]
-
-
-def test_links_that_lead_nowhere_are_refused(tmp_path):
-    lost, circle = tmp_path / "lost", tmp_path / "circle"
-    lost.symlink_to(tmp_path / "no" / "a")
-    circle.symlink_to(circle)
-    for link in (lost, circle):
-        refuses(link)
+    for text in ("new", "newer"):
+        write_text(link, text)
         assert link.is_symlink()
+        assert path.read_text() == link.read_text() == text
+        assert not path.is_symlink()
+        assert [entry.name for entry in folder.iterdir()] == ["link.json"]
+        path.unlink()
 
 
 def test_who_may_read_a_file_may_read_the_new_one_and_nobody_else(path, tmp_path):
@@ -130,50 +138,24 @@ def test_who_may_read_a_file_may_read_the_new_one_and_nobody_else(path, tmp_path
     assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o640
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_device_stays_one_and_is_told(tmp_path):
-    link = tmp_path / "full"  # were it replaced after all, then the link and not the device
-    link.symlink_to("/dev/full")
-    refuses(link)
-    assert link.is_symlink()
-    link.unlink()
-    link.symlink_to("/dev/null")
-    write_text(link, "new")
-    assert stat.S_ISCHR(link.stat().st_mode)
-
-
-@pytest.mark.parametrize("size", [0, 500, 900, 1000, 1030, 5000])
-def test_an_archive_may_go_where_nobody_can_ask_how_far_it_is(size, tmp_path):
+def test_an_archive_may_go_where_nobody_can_ask_how_far_it_is(tmp_path):
     """A device says that it is at its beginning, whatever was written: numpy's archive then ended in struct.error."""
-    pipe, read = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
-    reader.start()
-    for path in (Path(os.devnull), pipe):
-        with replacing(path) as file:
-            np.savez(file, a=np.arange(size), b=np.zeros(3), c=np.arange(size))
-    reader.join(10)
-    assert np.load(io.BytesIO(read[0]))["c"].tolist() == list(range(size))
-
-
-def test_a_socket_is_refused(tmp_path, monkeypatch):
-    import socket
-
-    monkeypatch.chdir(tmp_path)  # names of sockets are short
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind("socket")
-        with pytest.raises(InputError):
-            check_writable(Path("socket"))
-    assert stat.S_ISSOCK((tmp_path / "socket").stat().st_mode)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for size in (0, 500, 900, 1000, 1030, 5000):
+        read = []
+        reader = threading.Thread(target=lambda read=read: read.append(pipe.read_bytes()), daemon=True)
+        reader.start()
+        for path in (Path(os.devnull), pipe):
+            with replacing(path) as file:
+                np.savez(file, a=np.arange(size), b=np.zeros(3), c=np.arange(size))
+        reader.join(10)
+        assert np.load(io.BytesIO(read[0]))["c"].tolist() == list(range(size))
 
 
 @pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="there is no /dev/stdout")
 def test_what_stdout_leads_to_is_written_into_whether_a_pipe_or_a_file(tmp_path):
-    command = [
-        sys.executable,
-        "-c",
-        "import pathlib, odcsim.support.files as f; f.write_text(pathlib.Path('/dev/stdout'), '7')",
-    ]
+    code = "import pathlib, odcsim.support.files as f; f.write_text(pathlib.Path('/dev/stdout'), '7')"
+    command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout == "7"
     place = tmp_path / "out"
     with place.open("w") as out:
@@ -223,6 +205,8 @@ def test_a_command_that_waits_for_more_of_a_pipe_leaves_nothing_when_it_is_ended
 
 
 def test_who_takes_the_signal_himself_goes_on_taking_it(path):
+    """And a thread beside the main one may write."""
+
     def mine(*_: object) -> None:
         raise TimeoutError
 
@@ -236,9 +220,6 @@ def test_who_takes_the_signal_himself_goes_on_taking_it(path):
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_a_thread_beside_the_main_one_may_write(path):
     writer = threading.Thread(target=write_text, args=(path, "new"))
     writer.start()
     writer.join(10)
@@ -261,3 +242,42 @@ def test_nothing_stays_of_a_thread_that_writes_to_the_very_end(tmp_path):
     for _ in range(4):
         subprocess.run([sys.executable, "-c", THREAD], env=os.environ | {"TMPDIR": str(tmp_path)}, check=True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_worker_does_not_keep_its_parents_lock(tmp_path):
+    """As those of a ProcessPoolExecutor, which outlive a parent that is killed."""
+    path, (out, into) = tmp_path / "points", os.pipe()
+    with held(path):
+        child = os.fork()
+        if child == 0:
+            os.close(into)
+            os.read(out, 1)
+            os._exit(0)
+    try:
+        with held(path):
+            pass
+    finally:
+        os.close(into)
+        os.close(out)
+        os.waitpid(child, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_put_away_while_it_is_asked_for_is_not_taken_for_the_one_that_is_there(tmp_path, monkeypatch):
+    path, real, left = tmp_path / "points", fcntl.flock, [1, 1]
+
+    def flock(fd, how):
+        if left:
+            left.pop()
+            path.unlink()
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with held(path):
+        assert path.exists()
+        with pytest.raises(InputError), held(path):
+            pass
+    assert not path.exists()
+    with pytest.raises(InputError), held(tmp_path / "none" / "points"):
+        pass
