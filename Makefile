@@ -44,7 +44,7 @@ break: .venv/dev
 TRAINERS := tests/odc_engine/trainers tests/odc_engine/across/test_*_across.py \
 	tests/docs/test_trl.py tests/docs/test_trainer_programs.py \
 	tests/odcsim/reading/test_tokenizing_alike.py tests/odcsim/doors/test_dirty_data.py tests/odcsim/checking/test_check_trl.py \
-	tests/odcsim/catalog/test_hf_classes.py tests/odcsim/neighbours tests/odcsim/show/pages/test_profiler.py
+	tests/odcsim/catalog/test_hf_classes.py tests/odcsim/neighbours tests/odcsim/show/pages/test_traces_of_viewers.py
 trainers: .venv-trainers/dev
 	.venv-trainers/bin/pytest -m "slow and not gpu" $(TRAINERS)
 	.venv-trainers/bin/pytest tests/benchmarks/test_bench_priced.py -o addopts="-p no:dash -ra --strict-markers" --benchmark-disable

@@ -1,4 +1,4 @@
-"""Seconds without recompute: measured where they were, else by FLOPs; and told by whatever rests on them."""
+"""Seconds from what was measured otherwise: without recompute, for another size, joined with the catalogue."""
 
 import json
 from dataclasses import asdict, astuple, replace
@@ -8,27 +8,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim import catalog, compare
+from odcsim import catalog, compare, profile
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.catalog.estimates.recompute import WIDER, under
+from odcsim.catalog.estimates import recompute, scaling
+from odcsim.catalog.estimates.recompute import under
+from odcsim.catalog.estimates.scaling import scaled
 from odcsim.catalog.estimates.work import HOOKS
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
 from odcsim.cost import Cost
 from odcsim.decide.asking import ask
+from odcsim.decide.rollouts.whole import forward
 from odcsim.decide.setting import cost_of, plan
 from odcsim.errors import InputError
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors import quick
+from odcsim.executors.simulation import Simulation, fidelity, simulate, stretched, usage
 from odcsim.fitting.fit import fit
 from odcsim.fitting.logs import Log, fit_log
 from odcsim.fitting.measurements import Compute, Measurements
-from odcsim.profile import Passes, Polynomial, Profile
-from odcsim.recipe import Recipe
+from odcsim.profile import Passes, Polynomial, Profile, Timing
+from odcsim.recipe import USUAL, Recipe
 from odcsim.results.validation import validate
+from odcsim.schedule import Schedule
 from odcsim.timeline import read, write
 
-SMALL, A100 = catalog.model("r1-distill-qwen-1.5b"), catalog.gpu("a100")
+SMALL, LARGE = (catalog.model(f"r1-distill-qwen-{size}") for size in ("1.5b", "7b"))
+A100 = catalog.gpu("a100")
 KEPT = Passes(Polynomial(1e-3, 2e-6, 1e-10, 1e-4), Polynomial(2e-3, 3e-6, 2e-10, 3e-4))
 MEASURED = Profile(
     SMALL.name, "a100", "calibrated", "measured", head=Polynomial(1e-3, 1e-6), low=0.9, high=1.1, kept=KEPT,
@@ -36,8 +42,8 @@ MEASURED = Profile(
 )  # fmt: skip
 
 
-def seconds(profile: Profile, lengths=(1000, 30_000)) -> np.ndarray:
-    return Cost(SMALL, profile, cluster_of(A100, 8), by(profile.recompute)).sample_seconds(np.array(lengths))
+def seconds(profile: Profile, lengths=(1000, 30_000), model=SMALL) -> np.ndarray:
+    return Cost(model, profile, cluster_of(A100, 8), by(profile.recompute)).sample_seconds(np.array(lengths))
 
 
 def by(recompute: bool) -> Recipe:
@@ -69,7 +75,7 @@ def test_what_was_not_measured_follows_flops_and_says_so():
     assert found.forward == MEASURED.forward
     ratios = np.array(astuple(found.backward)[:4]) / astuple(MEASURED.backward)[:4]
     assert ratios.tolist() == pytest.approx([2 / 3, 2 / 3, 2.5 / 3.5, 2.5 / 3.5])
-    assert (found.fidelity, found.low, found.high) == ("extrapolated", 0.9 / WIDER, 1.1 * WIDER)
+    assert (found.fidelity, found.low, found.high) == ("extrapolated", 0.9 / recompute.WIDER, 1.1 * recompute.WIDER)
     linear = replace(SMALL, linear_layers=SMALL.layers, linear_parameters=1000, heads=0)
     assert under(unmeasured, linear, False).backward.quadratic == MEASURED.backward.quadratic
 
@@ -168,3 +174,116 @@ def test_a_fit_of_both_has_both():
             assert getattr(of, name).linear == pytest.approx(getattr(its, name).linear)
             assert getattr(of, name).quadratic == pytest.approx(getattr(its, name).quadratic)
     assert found.recompute
+
+
+SOME = Profile(
+    SMALL.name, "a100", "calibrated", "measured", low=0.9, high=1.1, overhead=0.5, optimizer=0.1, publish=0.05,
+    forward=Polynomial(1e-3, 1e-6, 1e-10, 1e-4), backward=Polynomial(2e-3, 3e-6, 3e-10, 1e-4),
+    head=Polynomial(1e-3, 1e-6), embed=Polynomial(1e-4, 1e-8),
+    timings=(Timing("gather", 8, 1e-4, 1e-10), Timing("publish", 8, 0.2), Timing("meeting", 8, 1e-5)),
+    kept=Passes(Polynomial(1e-3, 2e-6, 1e-10, 1e-4), Polynomial(2e-3, 3e-6, 2e-10, 3e-4)),
+)  # fmt: skip
+
+
+def test_a_scaled_published_fit_keeps_the_other_published_fit_in_its_range():
+    """The only two models of one family, measured on one GPU by one code, whose fits are published."""
+    tokens = [4096, 16384, 65536]
+    for known, wanted in ((SMALL, LARGE), (LARGE, SMALL)):
+        guess = scaled(fits.published(known.name, "a100"), known, wanted)
+        ratio = seconds(guess, tokens, wanted) / seconds(fits.published(wanted.name, "a100"), tokens, wanted)
+        assert np.all((ratio > 1 / scaling.WIDER) & (ratio < scaling.WIDER)), ratio
+        assert np.abs(np.log(ratio)).max() > np.log(1.1), "the range would be wider than it need be"
+
+
+def test_to_its_own_size_nothing_changes_but_the_trust_there_and_back_too():
+    same, back = scaled(SOME, SMALL, SMALL), scaled(scaled(SOME, SMALL, LARGE), LARGE, SMALL)
+    wider = {"low": SOME.low / scaling.WIDER, "high": SOME.high * scaling.WIDER}
+    assert same == replace(SOME, fidelity="extrapolated", origin=same.origin, **wider)
+    for name in ("forward", "backward", "head", "embed"):
+        mine, wanted = getattr(back, name), getattr(SOME, name)
+        assert (mine.linear, mine.quadratic) == pytest.approx((wanted.linear, wanted.quadratic))
+    assert (back.overhead, back.optimizer, back.publish) == pytest.approx((0.5, 0.1, 0.05))
+
+
+def test_what_follows_what():
+    large = scaled(SOME, SMALL, LARGE)
+    matmuls = LARGE.layer_matmul_parameters / SMALL.layer_matmul_parameters
+    for mine, its in ((large, SOME), (large.kept, SOME.kept)):
+        for found, known in ((mine.forward, its.forward), (mine.backward, its.backward)):
+            assert found.linear / known.linear == pytest.approx(matmuls)
+            assert found.quadratic / known.quadratic == pytest.approx(LARGE.heads / SMALL.heads)
+            assert (found.constant, found.sample) == (known.constant, known.sample)
+    gather, publish, meeting = large.timings
+    assert (gather, meeting) == (SOME.timings[0], SOME.timings[2])  # a byte takes what it took
+    assert publish.constant == pytest.approx(0.2 * LARGE.parameters / SMALL.parameters)
+
+
+MODEL, GPU, DEVICES = "qwen2.5-1.5b", "a100", 8
+LENGTHS = (300, 2000, 7000, 10_000, 15_000, 17_000, 40_000)
+PLAN = tuple(((2 * d,), (2 * d + 1,)) for d in range(DEVICES))
+SCHEDULES = [Schedule((n, n // 2) * DEVICES, PLAN) for n in LENGTHS]
+BUSY = np.array(LENGTHS) >= 2000  # else a node's transfers take longer than what is computed beside them
+JOINED = cost_of(MODEL, GPU, None, DEVICES)
+
+
+def spent(cost, executor="analytic"):
+    return usage(SCHEDULES, Simulation(cost, executor=executor)).makespan
+
+
+@pytest.fixture
+def saved(tmp_path):
+    profile.write(JOINED.profile, tmp_path / "joined.profile")
+    return str(tmp_path / "joined.profile")
+
+
+def test_it_is_joined_and_says_so(saved):
+    """A saved one is the same; what nobody knows below is extrapolated."""
+    half, fewest = JOINED.profile.fewest // 2, 16_384
+    assert (JOINED.profile.joined, half) == (True, fewest // 2)
+    short = [Schedule((n, n // 2) * DEVICES, PLAN) for n in (half, half // 2)]
+    assert (fidelity(JOINED, SCHEDULES), fidelity(JOINED, short)) == ("published fit", "catalogue")
+    assert fidelity(JOINED, [*short, Schedule((half + 1,) * 16, PLAN)]) == "published fit"
+    guess = fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES)
+    assert (JOINED.profile.low, JOINED.profile.high) == (min(0.9, guess.low), max(1.1, guess.high))
+    assert profile.read(saved) == JOINED.profile
+    np.testing.assert_array_equal(spent(cost_of(MODEL, GPU, saved, DEVICES)), spent(JOINED))
+    alone = replace(JOINED, profile=fits.published("r1-distill-qwen-1.5b", GPU))
+    fewest = alone.profile.fewest
+    for tokens, known in ((fewest, "published fit"), (fewest - 1, "extrapolated")):
+        assert fidelity(alone, [Schedule((fewest, tokens), (((0,),), ((1,),)))]) == known
+
+
+def test_executors_agree_and_the_interval_stretches_both_parts():
+    usual = spent(JOINED)
+    np.testing.assert_array_equal(spent(JOINED, "des"), usual)
+    np.testing.assert_allclose(quick.seconds(JOINED, SCHEDULES), usual, rtol=0.02)
+    low, high = stretched(SCHEDULES, Simulation(JOINED, executor="analytic"), (0.5, 2.0))
+    assert ((low < usual) & (usual < high)).all()
+    np.testing.assert_allclose(high[BUSY], 2 * usual[BUSY], rtol=0.05)
+
+
+def test_without_recompute_the_catalogues_part_has_none_either(saved):
+    """Derived by FLOPs from a saved one, and as the catalogue says where it is at hand."""
+    costs = [cost_of(MODEL, GPU, path, DEVICES, recipe=USUAL.by(recompute="none")) for path in (saved, None)]
+    derived, direct = map(spent, costs)
+    np.testing.assert_allclose(derived, direct, rtol=0.06)
+    assert all((one < 0.9 * spent(JOINED))[BUSY].all() for one in (derived, direct))
+
+
+def test_another_model_has_both_parts_scaled(saved):
+    """Twice the layers of a model: twice the seconds, wherever there is no head."""
+    small = JOINED.model
+    twice = replace(small, name="twice", layers=2 * small.layers)
+    none = replace(JOINED.profile, head=Polynomial(), below=replace(JOINED.profile.below, head=Polynomial()))
+    both = replace(JOINED, profile=none), replace(JOINED, model=twice, profile=scaled(none, small, twice))
+    once, grown = (usage(SCHEDULES, Simulation(cost, executor="analytic")).compute for cost in both)
+    np.testing.assert_allclose(grown, 2 * once, rtol=0.05)  # embeddings and roots stay
+    assert cost_of("qwen2.5-3b", None, saved, DEVICES).profile.below != JOINED.profile.below
+
+
+def test_a_pass_without_backward_passes_into_the_catalogue_too():
+    guess = replace(JOINED, profile=fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES))
+    for length in (300, 2000, 8000):
+        schedules = [Schedule((length,) * DEVICES, tuple(((d,),) for d in range(DEVICES)))]
+        mine, theirs = (forward(cost, "collective", schedules, 1)[0] for cost in (JOINED, guess))
+        assert mine == pytest.approx(theirs, rel=0.15), length
