@@ -101,6 +101,7 @@ def test_known_seconds_come_back(known, forward, backward):
         assert mine.sample == pytest.approx(truth[kind].sample, rel=1e-4, abs=1e-2 * max(its))
     assert (p.head.sample, p.head.quadratic, p.embed.sample) == (0, 0, 0)
     assert report.good
+    assert p.recompute
     assert p.worst_residual < 1e-6
 
 

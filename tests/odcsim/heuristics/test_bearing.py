@@ -192,22 +192,16 @@ def test_a_remembered_split_is_the_one_found_anew_and_no_balancer_changes_it(wei
         assert np.array_equal(held, split.__wrapped__(weights, devices))
 
 
-def test_other_arrays_and_other_numbers_are_found_by_themselves():
-    asked = []
-    split = remembered(lambda weights, devices: asked.append((weights.tolist(), devices)) or [asked[-1]])
-    for weights, devices in (([2.0, 1.0], 1), ([2.0, 1.0], 2), ([2.0, 1.5], 1), ([2.0, 1.0], 1)):
-        assert split(np.array(weights), devices) == [(weights, devices)]
-    assert asked == [([2.0, 1.0], 1), ([2.0, 1.0], 2), ([2.0, 1.5], 1)]
-
-
 def test_large_minibatches_are_not_kept_and_the_oldest_are_forgotten():
+    """Other arrays and other numbers are found by themselves."""
     asked = []
-    split = remembered(lambda weights, number: asked.append((len(weights), number)) or [number])
-    for _ in range(2):
-        assert split(np.ones(LARGEST + 1), 0) == [0]
-    assert asked == 2 * [(LARGEST + 1, 0)]
-    asked.clear()
+    split = remembered(lambda weights, number: asked.append((weights[-1], len(weights), number)) or [asked[-1]])
+    for weights, number in (([2.0, 1.0], 1), ([2.0, 1.0], 2), ([2.0, 1.5], 1), ([2.0, 1.0], 1)):
+        assert split(np.array(weights), number) == [(weights[-1], 2, number)]
+    assert asked == [(1.0, 2, 1), (1.0, 2, 2), (1.5, 2, 1)]
     room = MOST // LARGEST
-    for number in (*range(room), 0, room, 0, 1):  # 0 was asked for again before there was no room for all
-        assert split(np.ones(LARGEST), number) == [number]
-    assert [number for _, number in asked] == [*range(room), room, 1]
+    numbers = [*range(room), 0, room, 0, 1]  # 0 was asked for again before there was no room for all
+    for size, asks in ((LARGEST + 1, [0, 0]), (LARGEST, numbers)):
+        asked.clear()
+        assert [split(np.ones(size), number) for number in asks] == [[(1.0, size, number)] for number in asks]
+        assert [number for *_, number in asked] == ([0, 0] if size > LARGEST else [*range(room), room, 1])

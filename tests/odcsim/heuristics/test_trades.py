@@ -153,15 +153,13 @@ def spread_after(*devices):
 
 
 @pytest.mark.parametrize("others", [0, MANY])
-def test_trades_that_must_be_found(others):
-    """A device with more samples may give one for nothing, and one with no more may not."""
+def test_swaps_that_must_be_found(others):
+    """A device with more samples may give one for nothing, and one with no more may not. Equal counts become as even as
+    free ones at eight samples per device."""
     assert set(spread_after([4.0, 4.0], [2.0, 2.0], *[[3.0, 3.0]] * others)[0]) == {6.0}
     assert spread_after([3.0, 3.0, 2.0], [4.0], *[[6.0]] * others)[0][:2] == [6.0, 6.0]
     counts = spread_after([10.0, 2.0], [5.0, 3.0], [4.0, 3.0, 3.0], *[[5.0, 5.0]] * others)[1]
     assert sorted(counts) == [2] * (2 + others) + [3]
-
-
-def test_equal_counts_become_as_even_as_free_ones_at_eight_samples_per_device():
     weights = np.sort(cost(longalign(3, 512)))[::-1].tolist()
     rough, free, mean = differencing_equal(weights, 64), differencing(weights, 64), sum(weights) / 64
     assert max(sums(rough, weights)) > 1.05 * mean

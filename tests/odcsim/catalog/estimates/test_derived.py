@@ -24,9 +24,7 @@ from odcsim.decide.setting import cost_of, plan
 from odcsim.errors import InputError
 from odcsim.executors import quick
 from odcsim.executors.simulation import Simulation, fidelity, simulate, stretched, usage
-from odcsim.fitting.fit import fit
 from odcsim.fitting.logs import Log, fit_log
-from odcsim.fitting.measurements import Compute, Measurements
 from odcsim.profile import Passes, Polynomial, Profile, Timing
 from odcsim.recipe import USUAL, Recipe
 from odcsim.results.validation import validate
@@ -159,21 +157,6 @@ def test_a_log_of_steps_without_it_is_split_as_their_flops_are():
     assert kept.backward.quadratic / kept.forward.quadratic == pytest.approx(2.5)
     np.testing.assert_allclose(seconds(kept), seconds(usual))
     assert np.all(seconds(under(kept, SMALL, True)) > seconds(kept))
-
-
-def test_a_fit_of_both_has_both():
-    def rows(kind: str, p: Polynomial) -> list[Compute]:
-        held = [(t, t * t / n, n) for t in (256, 512, 1024) for n in (1, 2, 4, 8)]
-        return [Compute(kind, t, q, p.constant + p.linear * t + p.quadratic * q, t // n) for t, q, n in held]
-
-    truth = {"forward": MEASURED.forward, "backward": MEASURED.backward, "head": MEASURED.head}
-    truth |= {"forward kept": KEPT.forward, "backward kept": KEPT.backward}
-    found = fit(Measurements("tiny", "cpu", tuple(row for kind, p in truth.items() for row in rows(kind, p))))
-    for name in ("forward", "backward"):
-        for of, its in ((found, MEASURED), (found.kept, KEPT)):
-            assert getattr(of, name).linear == pytest.approx(getattr(its, name).linear)
-            assert getattr(of, name).quadratic == pytest.approx(getattr(its, name).quadratic)
-    assert found.recompute
 
 
 SOME = Profile(
