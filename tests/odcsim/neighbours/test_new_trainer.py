@@ -4,7 +4,6 @@ import json
 import re
 import textwrap
 
-import pytest
 from copied import House
 from scripts import ROOT
 
@@ -13,26 +12,17 @@ MODULE = textwrap.dedent(re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULT
 SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 3 --minibatches 2".split()
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory) -> House:
-    found = House(tmp_path_factory.mktemp("house"))
+def test_it_is_offered_stands_in_the_field_and_is_told_its_settings(tmp_path):
+    house = House(tmp_path)
     line = "        llama_factory.LLAMA_FACTORY, accelerate.ACCELERATE,\n        in_rows.ROWS,\n"
-    found.add("odcsim/neighbours", "in_rows", MODULE, among=line)
-    return found
-
-
-def test_it_is_offered(house):
+    house.add("odcsim/neighbours", "in_rows", MODULE, among=line)
     assert "accelerate,rows}" in house.run("-m", "odcsim", "flags", "--help-all")
-
-
-def test_it_stands_in_the_field_and_is_told_its_settings(house):
     field = json.loads(house.run("-m", "odcsim", "compare", *SETTING, "--field", "--json"))
     assert "collective" in [row["sync"] for row in field["rows"] if row["balancer"] == "rows"]
     compared = house.run("-m", "odcsim", "compare", *SETTING, "--trainer", "rows", "--json")
-    assert [row["sync"] for row in json.loads(compared)["rows"] if row.get("made")] == ["collective"]
+    [own] = [row for row in json.loads(compared)["rows"] if row.get("made")]
+    assert own["sync"] == "collective"
     (house.folder / "rows.json").write_text(compared)
     told = house.run("-m", "odcsim", "flags", "rows", "rows.json").splitlines()
-    assert [line.partition(" #")[0] for line in told if not line.startswith("#")] == [
-        f"max_tokens: {next(row['made']['max_tokens'] for row in json.loads(compared)['rows'] if row.get('made'))}",
-        "samples: 6",
-    ]
+    settings = [line.partition(" #")[0] for line in told if not line.startswith("#")]
+    assert settings == [f"max_tokens: {own['made']['max_tokens']}", "samples: 6"]
