@@ -87,7 +87,6 @@ def test_in_lockstep_sorted_slice_waits_less_than_lb_micro_and_that_less_than_lo
 
 LONGEST = 4096
 
-
 FEW = st.integers(1, 8)
 
 

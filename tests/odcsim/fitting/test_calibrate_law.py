@@ -13,14 +13,15 @@ from odcsim.errors import InputError
 from odcsim.fitting.slope import Slope, apart, slope
 from odcsim.fitting.steps import LoggedStep
 
-SEEDS = range(30)
+
+@pytest.fixture(params=range(30))
+def rng(request):
+    return np.random.default_rng(request.param)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_line_is_that_of_least_squares(seed):
+def test_a_line_is_that_of_least_squares(rng):
     """Of steps alike there is none."""
     assert slope(np.array([1.0, 2, 3]), np.full(3, 9.0)) == Slope(2.0, 9.0, 0.0, float("inf"))
-    rng = np.random.default_rng(seed)
     tokens = rng.uniform(500, 1500, int(rng.integers(4, 60)))
     seconds = rng.uniform(0, 2) + 1e-3 * tokens * rng.lognormal(0, 0.1, len(tokens))
     found, best = slope(seconds, tokens), linregress(tokens, seconds)
@@ -33,10 +34,8 @@ def test_a_line_is_that_of_least_squares(seed):
         assert found.at(at) == pytest.approx(best.intercept + best.slope * at)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_does_not_depend_on_tokens_is_told_apart_where_it_is_clear(seed):
+def test_what_does_not_depend_on_tokens_is_told_apart_where_it_is_clear(rng):
     """`beside` of a step, from nothing to several steps' time, beside steps that take `times` what was said."""
-    rng = np.random.default_rng(seed)
     tokens, times, constant = rng.uniform(500, 1500, 60), rng.uniform(0.5, 3), rng.uniform(0, 0.3)
     beside = float(rng.choice([0.0, 0.02, 0.3, 2.0]))
     noise = float(rng.choice([0.0, 0.005, 0.05]))
@@ -57,11 +56,8 @@ def test_what_does_not_depend_on_tokens_is_told_apart_where_it_is_clear(seed):
     assert apart(replace(measured, error=0.2 * measured.rise), said, 60) is None
 
 
-# A run whose steps are known in closed form: compute by tokens, and transfers that no factor stretches.
-
-
 class Run(Simulated):
-    """Of steps of drawn tokens."""
+    """Of steps that are known in closed form: compute by drawn tokens, and transfers that no factor stretches."""
 
     compute = property(lambda self: 1e-4 * self.tokens * self.setting.off)
     tokens = property(lambda self: self.setting.tokens)
@@ -82,9 +78,7 @@ def logged(run, rng, count, factor, beside=0.0, noise=0.0):
     return tuple(LoggedStep(n, 1, s, t) for n, (s, t) in enumerate(every, 1))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_factor_is_the_one_by_which_a_step_takes_so_long(seed):
-    rng = np.random.default_rng(seed)
+def test_the_factor_is_the_one_by_which_a_step_takes_so_long(rng):
     run = run_of(rng, 0.3, 0.1)
     seconds = rng.uniform(0.07, 20)
     found = run.factor(seconds)
@@ -97,9 +91,7 @@ def test_the_factor_is_the_one_by_which_a_step_takes_so_long(seed):
     assert by_rate.rate == pytest.approx(rate)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_planted_factor_comes_back_from_a_log_and_odd_steps_are_left_out(seed):
-    rng = np.random.default_rng(seed)
+def test_a_planted_factor_comes_back_from_a_log_and_odd_steps_are_left_out(rng):
     run, factor = run_of(rng, 0.02), float(rng.uniform(0.5, 4))
     steps = list(logged(run, rng, 40, factor, noise=0.01))
     odd = sorted(rng.choice(40, int(rng.integers(0, 6)), replace=False).tolist())
@@ -114,9 +106,7 @@ def test_a_planted_factor_comes_back_from_a_log_and_odd_steps_are_left_out(seed)
     assert found.factor == pytest.approx(factor, rel=0.05)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_a_step_takes_beside_its_tokens_comes_back(seed):
-    rng = np.random.default_rng(seed)
+def test_what_a_step_takes_beside_its_tokens_comes_back(rng):
     run, factor, beside = run_of(rng, 0.6), float(rng.uniform(0.8, 3)), float(rng.uniform(2, 5))
     found = calibrate.by_steps(run, logged(run, rng, 60, factor, beside, noise=0.002))
     assert found.told
@@ -125,9 +115,7 @@ def test_what_a_step_takes_beside_its_tokens_comes_back(seed):
     assert found.ratio == pytest.approx(factor, rel=0.05)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_interval_is_that_of_a_mean_whose_steps_scatter(seed):
-    rng = np.random.default_rng(seed)
+def test_the_interval_is_that_of_a_mean_whose_steps_scatter(rng):
     run, noise = run_of(rng, 0.02, 0.03), float(rng.choice([0.0, 0.02, 0.08]))
     steps = logged(run, rng, 50, 1.0, noise=noise)
     found = calibrate.by_steps(run, steps)

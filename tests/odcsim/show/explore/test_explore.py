@@ -29,7 +29,6 @@ NODES = Asked(
     trace="lmsys-chat", model="qwen3-8b", gpu="h100", devices=16, network=100, minibatches=4, epochs=3.0, recipe=HELD
 )
 
-
 READ = Asked(trace="b.jsonl", column="n", truncate=900, skip_bad=True, devices=4, minibatches=4)
 OTHERS = [replace(READ, trainer="accelerate"), replace(Asked(), profile="p.json")]
 
