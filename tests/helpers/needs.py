@@ -16,7 +16,6 @@ NEEDS = {
     "transformers": [
         "odcsim/reading/test_tokenizing_alike.py",
         "odcsim/neighbours/test_flags_parsed.py",
-        "odcsim/neighbours/test_three_commands.py",
     ],
     "torchtitan": ["odc_engine/across/test_titan_across.py", "odc_engine/trainers/test_titan.py"],
     "trl": [

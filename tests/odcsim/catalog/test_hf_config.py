@@ -149,19 +149,6 @@ def test_no_family_is_proposed_that_would_be_costed_wrong(kind):
     assert "did you mean" not in str(caught.value)
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(VALUES)
-def test_any_json_value_is_handled(value):
-    with pytest.raises(InputError):
-        build(value)
-
-
 ODD = [None, True, False, -1, 0, 1, 2, 7, 64, 10**9, 10**40, 2.0, float("nan"), "8", [], [0], ["x"], {}]
 BASES = [LLAMA, MIXTRAL, DEEPSEEK, QWEN3_NEXT,
          *(PLAIN[name][0] for name in ("mpt-7b", "opt-350m", "falcon-40b", "starcoder", "bloom", "phi-2"))]  # fmt: skip

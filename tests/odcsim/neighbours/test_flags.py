@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import odcsim
-from odcsim.catalog import gpu
 from odcsim.cli import main
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import ChosenRow
@@ -81,17 +80,6 @@ def test_rollouts_come_to_the_samples_that_were_priced(name):
         assert step == (prompts if name == "verl" else row.samples)
     with pytest.raises(odcsim.InputError):
         print(odcsim.flags(name, advice(name), rollouts=7))  # does not divide 64
-
-
-def test_an_offer_of_several_nodes():
-    nodes = 16 // gpu("h100").devices_per_node
-    found = odcsim.flags("verl", advice("verl"), rollouts=8).settings
-    actor = "actor_rollout_ref.actor."
-    names = ("trainer.nnodes", f"{actor}ppo_mini_batch_size", f"{actor}fsdp_config.fsdp_size")
-    assert [found[name] for name in names] == [nodes, 8, 16 // nodes]
-    assert found["actor_rollout_ref.model.enable_gradient_checkpointing"] is False
-    smaller = advice("verl", OFFER, OFFER | {"devices": 8, "sharding": "full"})
-    assert odcsim.flags("verl", smaller, row=2).settings["trainer.nnodes"] == 1
 
 
 def test_of_a_comparison_the_fastest_that_fits_and_that_the_trainer_runs():
