@@ -3,7 +3,9 @@
 import json
 import re
 import sys
+from types import SimpleNamespace
 
+import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
 
@@ -17,25 +19,14 @@ IPython = pytest.importorskip("IPython")
 def displayed(monkeypatch):
     """What was displayed, and updated."""
     shown = []
-
-    class Handle:
-        def update(self, content, **_):
-            shown.append(content)
-
-    def display(*contents, **_):
-        shown.extend(contents)
-        return Handle()
-
-    before = pio.renderers.default
-    monkeypatch.setattr(IPython.display, "display", display)
-    yield shown
-    pio.renderers.default = before
+    handle = SimpleNamespace(update=lambda content, **_: shown.append(content))
+    monkeypatch.setattr(IPython.display, "display", lambda *contents, **_: shown.extend(contents) or handle)
+    monkeypatch.setattr(pio.renderers, "default", pio.renderers.default)
+    return shown
 
 
 def bar(height):
-    from plotly import graph_objects
-
-    return graph_objects.Figure(graph_objects.Bar(y=[height])).update_layout(title={"text": f"<b>{height}</b> & high"})
+    return go.Figure(go.Bar(y=[height])).update_layout(title={"text": f"<b>{height}</b> & high"})
 
 
 def test_a_figure_has_plotlys_form_and_html_that_needs_the_page_alone(displayed):
