@@ -75,6 +75,16 @@ def test_recompute_takes_the_longer_the_more_of_it_there_is(gpu):
     assert layer - none == pytest.approx(again / 2)
 
 
+def test_a_layer_takes_no_less_than_its_launches_and_they_do_not_grow():
+    """A step of the optimizer goes by the bytes of its states and its shard."""
+    found = of("qwen2.5-0.5b", "h100")
+    assert takes(found.forward, 1) == takes(found.forward, 64) == found.forward.floor > 0
+    assert takes(found.forward, 65_536) > found.forward.floor
+    fp32, bf16, eight = (of(optimizer=name).optimizer for name in ("fp32", "bf16", "8bit"))
+    assert fp32 > bf16 > eight
+    assert of(devices=16).optimizer == pytest.approx(fp32 / 2)
+
+
 @pytest.mark.parametrize("gpu", catalog.gpu_names())
 def test_a_stack_that_fuses_more_is_faster(gpu):
     compiled, tuned, plain = (of(gpu=gpu, stack=word) for word in ("compiled", "tuned", "plain"))
@@ -85,51 +95,37 @@ def test_a_stack_that_fuses_more_is_faster(gpu):
     assert compiled.microbatch < tuned.microbatch < plain.microbatch
 
 
-def test_a_layer_takes_no_less_than_its_launches_and_they_do_not_grow():
-    found = of("qwen2.5-0.5b", "h100")
-    assert takes(found.forward, 1) == takes(found.forward, 64) == found.forward.floor > 0
-    assert takes(found.forward, 65_536) > found.forward.floor
-
-
 def test_a_short_sample_reaches_half_of_attentions_rate_where_the_kernel_says():
-    used = rates("hopper").attention["fa2"]
+    """Kernels differ where samples are long."""
+    used, other = (rates("hopper").attention[name] for name in ("fa2", "fa3"))
     found, none = of(gpu="h100"), of(gpu="h100", attention="fa3")
     length = round(used.short_forward)
     attended = takes(found.forward, length, 1000) - takes(none.forward, length, 1000)
-    other = rates("hopper").attention["fa3"]
     flops = catalog.model(SMALL).attention_flops_per_square * length**2 * 1000
     expected = flops / 989e12 * (2 / used.forward - (1 + other.short_forward / length) / other.forward)
     assert attended == pytest.approx(expected)
-
-
-def test_kernels_of_attention_differ_where_samples_are_long():
-    names = ("fa3", "cudnn", "fa2", "eager")
-    times = [takes(of(gpu="h100", attention=name).backward, 32_768) for name in names]
+    times = [takes(of(gpu="h100", attention=name).backward, 32_768) for name in ("fa3", "cudnn", "fa2", "eager")]
     assert times == sorted(set(times))
-    assert of(gpu="h100") == of(gpu="h100", attention="fa2")
+    assert found == of(gpu="h100", attention="fa2")
     for chosen in ({"attention": "fa3"}, {"precision": "fp8"}):  # which that GPU does not run
         with pytest.raises(InputError):
             of(gpu="a100", **chosen)
 
 
 def test_fp8_makes_the_matmuls_of_layers_as_much_faster_as_it_says_less_their_casts():
+    """It brings more to wider layers."""
     model, known = catalog.model(LARGE), rates("hopper")
     bf16, fp8 = (of(LARGE, "h100", precision=p).forward.linear for p in ("bf16", "fp8"))
     work = sum(m.flops * (1 + known.narrow / m.narrowest) for m in matmuls(model))
     wide = sum(m.times * (m.inner + m.outer) for m in matmuls(model))
     read = 8 / 3 * wide / (3.35e12 * known.moved)  # to be cast, and gradients
     assert bf16 - fp8 == pytest.approx(work / (795e12 * known.matmul) * (1 - 1 / known.fp8) - read)
-
-
-@pytest.mark.parametrize("name", ["h100", "b200"])
-def test_fp8_brings_more_to_wider_layers(name):
-    gains = []
-    for width in (1024, 2048, 4096, 8192):
-        model = replace(catalog.model("llama-3.1-8b"), hidden=width, ffn=3 * width, heads=width // 128)
-        times = [of(model, name, precision=p).forward.linear for p in ("bf16", "fp8")]
-        gains.append(times[0] / times[1])
-    assert gains == sorted(gains)
-    assert gains[0] < 1.2 < 1.3 < gains[-1] < 2
+    for name in ("h100", "b200"):
+        widths = [replace(catalog.model("llama-3.1-8b"), hidden=128 * n, ffn=384 * n, heads=n) for n in (8, 16, 32, 64)]
+        times = [[of(wide, name, precision=p).forward.linear for wide in widths] for p in ("bf16", "fp8")]
+        gains = [before / after for before, after in zip(*times, strict=True)]
+        assert gains == sorted(gains)
+        assert gains[0] < 1.2 < 1.3 < gains[-1] < 2
 
 
 def test_a_policys_loss_moves_more_than_any_other_and_runs_the_head_once_more():
@@ -182,12 +178,6 @@ def test_adapters_save_the_gradients_of_weights_and_little_else():
     assert compute.trained_share(model, 0) == 1
 
 
-def test_a_step_of_the_optimizer_goes_by_the_bytes_of_its_states_and_its_shard():
-    fp32, bf16, eight = (of(optimizer=name).optimizer for name in ("fp32", "bf16", "8bit"))
-    assert fp32 > bf16 > eight
-    assert of(devices=16).optimizer == pytest.approx(fp32 / 2)
-
-
 CHOICES = [{"attention": "fa2"}, {"stack": "compiled"}, {"loss": "whole"}, {"optimizer": "8bit"}, {"lora": 16},
            {"recompute": "layers"}]  # fmt: skip
 
@@ -202,13 +192,13 @@ def test_what_was_measured_is_not_asked_for_otherwise(tmp_path):
     assert found == ["published fit"] + ["catalogue"] * len(CHOICES)
 
 
-@pytest.mark.parametrize("pair", [("qwen2.5-7b", LARGE), ("qwen2.5-1.5b", SMALL)])
 @pytest.mark.parametrize("gpu", ["a100", "h100", "mi300x"])
-def test_models_of_one_shape_take_the_same(pair, gpu):
+def test_models_of_one_shape_take_the_same(gpu):
     """Where a fit ships for one of them, too. Both of 1.5B differ in whether the head is the embedding."""
-    one, other = (cost_of(name, gpu, None, 8).profile for name in pair)
-    assert one.fidelity == other.fidelity
-    assert (one.forward, one.backward, one.head) == (other.forward, other.backward, other.head)
+    for pair in (("qwen2.5-7b", LARGE), ("qwen2.5-1.5b", SMALL)):
+        one, other = (cost_of(name, gpu, None, 8).profile for name in pair)
+        assert one.fidelity == other.fidelity
+        assert (one.forward, one.backward, one.head) == (other.forward, other.backward, other.head)
     assert cost_of("qwen2.5-3b", gpu, None, 8).profile.fidelity == "catalogue"  # another shape takes none of its fit
 
 
@@ -224,23 +214,17 @@ def reach(recipe: Recipe = USUAL, model=DENSE, gpu: str = "h100") -> float:
     return compute.estimate(model, one, rates(one.family), 8, recipe).high
 
 
-def test_an_interval_reaches_as_far_as_students_t():
-    for publishers in range(12):
-        degrees = publishers + WEIGHS
-        assert INTERVAL * widened(Spread(1.0, publishers)) == pytest.approx(stats.t.ppf(0.95, degrees), rel=0.06)
-
-
-@given(SPREADS)
-def test_more_publishers_of_the_same_deviation_narrow_it_and_never_below_the_deviation(one):
-    assert one.deviation < widened(Spread(one.deviation, one.publishers + 1)) < widened(one)
-
-
 @given(st.dictionaries(st.sampled_from(sorted(STARTS)), SPREADS, min_size=1))
 def test_kinds_add_by_their_squares_in_any_order(spreads):
+    """More publishers of the same deviation narrow an interval, and never below it, as Student's t does."""
     named = list(spreads)
     found = together(spreads, named)
     assert found == pytest.approx(together(spreads, named[::-1]))
     assert found**2 == pytest.approx(sum(widened(of) ** 2 for of in spreads.values()))
+    for one in spreads.values():
+        assert one.deviation < widened(Spread(one.deviation, one.publishers + 1)) < widened(one)
+        expected = one.deviation * stats.t.ppf(0.95, one.publishers + WEIGHS)
+        assert INTERVAL * widened(one) == pytest.approx(expected, rel=0.06)
 
 
 def test_every_choice_of_a_kind_widens_the_interval():
