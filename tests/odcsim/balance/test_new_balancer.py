@@ -6,7 +6,6 @@ Its steps are done on a copy of the package, and commands are called there.
 import json
 import re
 import textwrap
-from pathlib import Path
 
 import pytest
 from copied import House
@@ -24,24 +23,16 @@ SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 
 def house(tmp_path_factory) -> House:
     found = House(tmp_path_factory.mktemp("house"))
     found.add("odcsim/balance", "in_turn", MODULE, among="    pool.BALANCER,\n    in_turn.BALANCER,\n")
+    found.run("-m", "odcsim", "balance", *SETTING, "--balancer", NAME, "-o", "s.jsonl")
     return found
 
 
-@pytest.fixture(scope="module")
-def written(house) -> Path:
-    house.run("-m", "odcsim", "balance", *SETTING, "--balancer", NAME, "-o", "s.jsonl")
-    return house.folder / "s.jsonl"
-
-
-def test_it_is_offered_with_its_line_of_help(house):
+def test_it_is_offered_with_its_line_of_help_and_its_schedules_are_written(house):
     assert re.search(rf", {NAME}$", house.run("-m", "odcsim", "balance", "--help"), re.MULTILINE)
     offered = " ".join(house.run("-m", "odcsim", "balance", "--help-all").split())
     assert f",{NAME}}}" in offered
     assert f"{NAME} (on-demand only): {HELP}" in offered
-
-
-def test_its_schedules_are_written(written):
-    file = schedule.read(written)
+    file = schedule.read(house.folder / "s.jsonl")
     assert file.header.balancer == NAME
     for found in file.schedules:
         heaviest = sorted(range(6), key=lambda i: -found.lengths[i])
@@ -57,9 +48,7 @@ def test_it_is_compared_and_planned_under_the_sync_that_can_run_it(house):
 
 
 @pytest.mark.slow
-def test_the_engine_proves_its_plan(house, written):
+def test_the_engine_proves_its_plan(house):
     pytest.importorskip("torch")
-    told = house.run(
-        "-m", "odc_engine", "verify", str(written), "--sync", "on-demand", "--backend", "threads", "--json"
-    )
-    assert json.loads(told)["ok"]
+    words = "verify s.jsonl --sync on-demand --backend threads --json".split()
+    assert json.loads(house.run("-m", "odc_engine", *words))["ok"]
