@@ -1,12 +1,17 @@
 """Pictures show what they are given: shares that add up, speedups where they belong, bars that fill a device's time."""
 
+import json
 import re
+import sys
 from collections import defaultdict
 from dataclasses import replace
 from itertools import combinations, pairwise
+from types import SimpleNamespace
 from xml.etree.ElementTree import fromstring
 
 import numpy as np
+import plotly.graph_objects as go
+import plotly.io as pio
 import pytest
 from diagnosed import of_ranks, track
 from hypothesis import given
@@ -17,6 +22,7 @@ from odcsim import plots
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
+from odcsim.errors import InputError
 from odcsim.executors import analytic
 from odcsim.executors.simulation import Simulation, simulate
 from odcsim.observed.run import Doing, RanStep
@@ -353,3 +359,52 @@ def test_bars_are_shares_of_a_rank_and_of_a_step():
     none = replace(told.run, steps=tuple(replace(step, seconds=0.0) for step in told.run.steps))
     assert worst(none, told.found) is None
     assert worst(told.run, told.found) is not None
+
+
+# Figures in a notebook have a form for every viewer, and sliders leave a picture.
+@pytest.fixture
+def displayed(monkeypatch):
+    """What was displayed, and updated."""
+    display, shown = pytest.importorskip("IPython.display"), []
+    handle = SimpleNamespace(update=lambda content, **_: shown.append(content))
+    monkeypatch.setattr(display, "display", lambda *contents, **_: shown.extend(contents) or handle)
+    monkeypatch.setattr(pio.renderers, "default", pio.renderers.default)
+    return shown
+
+
+def high(height):
+    return go.Figure(go.Bar(y=[height])).update_layout(title={"text": f"<b>{height}</b> & high"})
+
+
+def test_a_figure_has_plotlys_form_and_html_that_needs_the_page_alone(displayed):
+    plots.notebook()
+    assert 'id="plotly-packed"' in displayed[0].data
+    bundle = high(3)._repr_mimebundle_()
+    assert bundle["application/vnd.plotly.v1+json"]["data"][0]["y"] == [3]
+    html = bundle["text/html"]
+    assert 'aria-label="3 &amp; high"' in html
+    name, text = re.search(r'data-figure="([\w-]+)">([^<]*)</script>', html).groups()
+    assert json.loads(text)["data"][0]["y"] == [3]
+    assert f'id="{name}"' in html
+    assert "src=" not in html
+    assert f'id="{name}"' not in high(3)._repr_mimebundle_()["text/html"]  # each has a name of its own
+
+
+def test_a_slider_moves_the_picture(displayed):
+    pytest.importorskip("ipywidgets")
+    plots.notebook()
+    plots.slide(high, height=(2, 1, 3))
+    slider, first = displayed[1:]
+    assert (list(slider.options), slider.value) == ([1, 2, 3], 2)
+    slider.value = 3
+    assert [shown["application/vnd.plotly.v1+json"]["data"][0]["y"] for shown in (first, displayed[-1])] == [[2], [3]]
+
+
+def test_without_what_sliders_and_images_need(displayed, monkeypatch):
+    """The picture stays; images are refused."""
+    monkeypatch.setattr(sys.modules["odcsim.plots.notebook"], "find_spec", lambda _: None)
+    plots.notebook()
+    plots.slide(high, height=(2, 1, 3))
+    assert len(displayed) == 2
+    with pytest.raises(InputError):
+        plots.notebook(image=True)
