@@ -1,7 +1,7 @@
 """Measurements read off a timeline are the seconds that made it. Runs of a known machine, simulated, stand in."""
 
 from collections import Counter
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -89,22 +89,18 @@ def durations(profile: Profile, sync: str, file: ScheduleFile) -> np.ndarray:
     return np.concatenate([cost.durations(steps, cost.load([s])).ravel() for steps, s in every])
 
 
+OWN = {"collective": {*MEETING}, "on-demand": {*ONE_SIDED, "meeting", "publish"}}
+
+
 @pytest.mark.parametrize(("file", "sync"), [(EVEN, "collective"), (EVEN, "on-demand"), (UNEVEN, "on-demand")])
 @settings(max_examples=12)
 @given(machines)
 def test_the_seconds_of_a_run_come_back(file, sync, known):
-    """Each row of every program: compute, transfers, and what is once in a minibatch."""
+    """Each row of every program: compute, transfers, and what is once in a minibatch; only what ran is in it."""
     found = fit(measured(read(file, known, sync)))
     np.testing.assert_allclose(durations(found, sync, file), durations(known, sync, file), rtol=1e-6)
-
-
-def test_only_what_ran_is_in_the_profile():
-    for sync, own in (("collective", {*MEETING}), ("on-demand", {*ONE_SIDED, "meeting", "publish"})):
-        found = fit(measured(read(EVEN, MACHINE, sync)))
-        assert {t.kind for t in found.timings} == own | {"settle", "overhead", "optimizer"}
-        for name in ("forward", "backward", "head", "embed"):
-            assert astuple(getattr(found, name)) == pytest.approx(astuple(getattr(MACHINE, name)), rel=1e-6), name
-        assert (found.longest, found.most_tokens) == (900, 900)
+    assert {t.kind for t in found.timings} == OWN[sync] | {"settle", "overhead", "optimizer"}
+    assert (found.longest, found.most_tokens) == (900, 900)
 
 
 @pytest.mark.parametrize("sync", SYNCS)
