@@ -65,12 +65,16 @@ def exact(lengths, limit, used=()):
 
 @pytest.mark.parametrize("draw", [longalign, swe])
 def test_hardly_any_device_needs_more_than_the_least_there_is(draw):
+    """Inside the count microbatches are evened out."""
     limit, more = 65_536, 0
     for seed in range(200):
         lengths = np.sort(draw(seed, 8))[::-1]
         [microbatches] = in_lists(hold(np.zeros(8, dtype=int), 1), cost(lengths), lengths, limit)
         more += len(microbatches) - exact(lengths.tolist(), limit)
     assert 0 <= more <= 4
+    # Into the lightest with room they take four. Best fit makes 600 + 300, 800 + 200 and 300 + 500, at most 13.
+    lengths, weights = np.array([600, 300, 800, 300, 200, 500]), np.array([7.0, 6.0, 5.0, 4.0, 3.0, 1.0])
+    assert in_lists(hold(np.zeros(6, dtype=int), 1), weights, lengths, LIMIT) == [[[0, 3], [2, 4], [1, 5]]]
 
 
 @pytest.mark.parametrize("draw", [longalign, swe])
@@ -90,12 +94,6 @@ def test_fewer_microbatches_than_a_balanced_split_takes_and_never_more(draw):
     assert sum(ours) < 0.98 * sum(split)
 
 
-def test_inside_the_count_microbatches_are_evened_out():
-    # Into the lightest with room they take four. Best fit makes 600 + 300, 800 + 200 and 300 + 500, at most 13.
-    lengths, weights = np.array([600, 300, 800, 300, 200, 500]), np.array([7.0, 6.0, 5.0, 4.0, 3.0, 1.0])
-    assert in_lists(hold(np.zeros(6, dtype=int), 1), weights, lengths, LIMIT) == [[[0, 3], [2, 4], [1, 5]]]
-
-
 @given(held())
 @many
 def test_arrays_pack_as_lists_do(case):
@@ -108,20 +106,17 @@ def test_arrays_pack_as_lists_do(case):
 @given(held(), st.integers(1, 5))
 @many
 def test_a_sure_row_is_the_plain_split(case, parts):
+    """And rows of real lengths are sure."""
     rows, weights, _, _ = case
-    if weights.min() == 0:
-        return
-    where, sure = split_rows(np.append(weights, 0.0)[rows], parts)
-    for row, group, is_sure in zip(where, rows, sure, strict=True):
-        samples = [i for i in group.tolist() if i < len(weights)]
-        plain = pack(samples, weights.tolist(), [0] * len(weights), 1, parts)
-        mine = [[i for i, part in zip(group.tolist(), row.tolist(), strict=True) if part == at] for at in range(parts)]
-        assert not is_sure or [[i for i in part if i < len(weights)] for part in mine] == plain
-
-
-def test_rows_of_real_lengths_are_sure():
-    weights = np.sort(cost(longalign(0, 64 * 8)) * (1 + 1e-9 * np.arange(64 * 8)))[::-1]
-    assert all(split_rows(weights.reshape(8, 64).T, parts).sure.all() for parts in (2, 3, 5))
+    if weights.min() > 0:
+        where, sure = split_rows(np.append(weights, 0.0)[rows], parts)
+        for row, group, is_sure in zip(where, rows, sure, strict=True):
+            samples = [i for i in group.tolist() if i < len(weights)]
+            plain = pack(samples, weights.tolist(), [0] * len(weights), 1, parts)
+            mine = [[i for i in group[row == at].tolist() if i < len(weights)] for at in range(parts)]
+            assert not is_sure or mine == plain
+    real = np.sort(cost(longalign(0, 64 * 8)) * (1 + 1e-9 * np.arange(64 * 8)))[::-1]
+    assert split_rows(real.reshape(8, 64).T, parts).sure.all()
 
 
 ROOM = 12
@@ -162,14 +157,11 @@ def optimum(weights, devices):
 
 @given(st.lists(st.integers(1, 20).map(float), min_size=1, max_size=7), st.integers(1, 3))
 def test_no_assignment_is_below_the_bound(weights, devices):
-    weights = np.array(weights)
-    assert lower_bound(weights, devices) <= optimum(weights, devices) * (1 + 1e-12)
-
-
-def test_what_the_bound_rests_on():
-    """The mean, the heaviest, two of the first three, three of the first five."""
-    for weights, expected in (([3] * 4, 6), ([9, 1, 1, 1], 9), ([5, 5, 4], 9), ([4] * 5, 12)):
-        assert lower_bound(np.array(weights, float), 2) == expected == optimum(weights, 2)
+    """Which is met by the mean, the heaviest, two of the first three, three of the first five."""
+    least = optimum(weights := np.array(weights), devices)
+    assert lower_bound(weights, devices) <= least * (1 + 1e-12)
+    for known, bound in (([3.0] * 4, 6), ([9.0, 1, 1, 1], 9), ([5.0, 5, 4], 9), ([4.0] * 5, 12)):
+        assert lower_bound(np.array(known), 2) == bound == optimum(known, 2)
 
 
 def looked_for(weights, tokens, limit, parts):
