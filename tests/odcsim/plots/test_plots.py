@@ -73,6 +73,7 @@ def contrast(*colours):
 
 
 def test_idle_stacks_up_to_everything_with_the_fastest_on_top(rows):
+    """A sweep and its ceiling are curves in order of the limit."""
     figure = plots.idle(rows)
     total = defaultdict(float)
     for trace in figure.data:
@@ -82,6 +83,14 @@ def test_idle_stacks_up_to_everything_with_the_fastest_on_top(rows):
     fastest = min(rows, key=lambda r: r.makespan_seconds)
     assert fastest.balancer in figure.data[0].y[-1]
     assert f"{fastest.idle:.0%}" in figure.layout.title.text
+    mini = next(r for r in rows if (r.balancer, r.sync) == ("lb-mini", "on-demand"))
+    swept, room = plots.sweep([(200, rows), (100, rows)]), ceiling([(200, rows), (100, rows)], 80e9)
+    for figure, expected in ((swept, mini.speedup), (room, mini.memory_bytes / 1e9)):
+        curve = named(figure)["on-demand + lb-mini"]
+        assert (curve.x, curve.y) == ((100, 200), (expected, expected))
+    assert list(swept.layout.xaxis.ticktext) == ["100", "200"]
+    assert [line.y0 for line in room.layout.shapes] == [80]
+    assert not ceiling([(100, rows)], None).layout.shapes
 
 
 def test_speedups_carry_their_intervals_and_the_honest_rival(rows):
@@ -108,19 +117,9 @@ def test_speedups_carry_their_intervals_and_the_honest_rival(rows):
     assert not len(plots.speedups([replace(rows[0], **nothing)]).data[0].x)
 
 
-def test_a_sweep_and_its_ceiling_are_curves_in_order_of_the_limit(rows):
-    mini = next(r for r in rows if (r.balancer, r.sync) == ("lb-mini", "on-demand"))
-    swept, room = plots.sweep([(200, rows), (100, rows)]), ceiling([(200, rows), (100, rows)], 80e9)
-    for figure, expected in ((swept, mini.speedup), (room, mini.memory_bytes / 1e9)):
-        curve = named(figure)["on-demand + lb-mini"]
-        assert (curve.x, curve.y) == ((100, 200), (expected, expected))
-    assert list(swept.layout.xaxis.ticktext) == ["100", "200"]
-    assert [line.y0 for line in room.layout.shapes] == [80]
-    assert not ceiling([(100, rows)], None).layout.shapes
-
-
 @pytest.mark.parametrize("counts", [None, [1, 2, 3, 0, 1]])
 def test_lengths_count_every_sample_once(counts):
+    """Marks that fall together are named once."""
     lengths = np.array([3, 10, 10, 500, 70_000])
     figure = plots.lengths(Trace("t", lengths, None if counts is None else np.array(counts)))
     curves = named(figure)
@@ -131,15 +130,12 @@ def test_lengths_count_every_sample_once(counts):
     under = curves["share of tokens"].y[list(curves["share of tokens"].x).index(10)]
     assert under == pytest.approx(100 * (weights @ (lengths * (lengths <= 10))) / (weights @ lengths))
     assert [a.text.split()[0] for a in figure.layout.annotations] == ["median", "p99", "longest"]
-
-
-@pytest.mark.parametrize("lengths", [[10, 20, 99, 99, 99], [1], [7], [2**31 - 1]])
-def test_marks_that_fall_together_are_named_once(lengths):
-    figure = plots.lengths(Trace("<b>x</b>", np.array(lengths), origin="<i>y</i>"))
-    assert len(lengths) == 1 or [a.text.split()[0] for a in figure.layout.annotations] == ["longest"]
-    assert np.isfinite(figure.layout.xaxis.range).all()
-    title = figure.layout.title
-    assert not re.search("<[bi]>", title.text + title.subtitle.text)  # names are only words
+    for few in ([10, 20, 99, 99, 99], [1], [7], [2**31 - 1]):
+        figure = plots.lengths(Trace("<b>x</b>", np.array(few), origin="<i>y</i>"))
+        assert len(few) == 1 or [a.text.split()[0] for a in figure.layout.annotations] == ["longest"]
+        assert np.isfinite(figure.layout.xaxis.range).all()
+        title = figure.layout.title
+        assert not re.search("<[bi]>", title.text + title.subtitle.text)  # names are only words
 
 
 @given(cases())

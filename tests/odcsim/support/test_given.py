@@ -122,18 +122,15 @@ def test_numbers_are_what_people_mean(read):
 
 @given(GRIDS, st.data())
 def test_cells_stand_at_their_ends_of_the_columns(rows, data):
+    """Fitted ones have two blanks between them."""
     widths = data.draw(st.lists(st.sampled_from([-12, 12]), min_size=len(rows[0]), max_size=len(rows[0])))
-    for line, row in zip(tables.lines(rows, widths), rows, strict=True):
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    fitted = tables.lines(rows, tables.fitted(rows))
+    for line, close, row in zip(tables.lines(rows, widths), fitted, rows, strict=True):
         cells = [cell.rjust(12) if width > 0 else cell.ljust(12) for cell, width in zip(row, widths, strict=True)]
         assert line == "".join(cells).rstrip()
+        assert close == "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip()
     assert tables.lines([("name", "123456", "end")], (-3, 4, 5)) == ["name123456  end"]  # is not cut
-
-
-@given(GRIDS)
-def test_fitted_columns_have_two_blanks_between_them(rows):
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for line, row in zip(tables.lines(rows, tables.fitted(rows)), rows, strict=True):
-        assert line == "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip()
 
 
 WORDS = st.sampled_from(["a},b", "],[", '\\"', 'x"y', "\u00e9", "{", "", ",", "b},"])
