@@ -172,6 +172,8 @@ def test_gantt_of_two_timelines_on_one_scale(timeline):
     names = [bars.name for bars in figure.data if bars.showlegend]
     assert sorted(names) == sorted({bars.name for bars in figure.data})
     assert "1.00 times" in figure.layout.title.text
+    for look in (one.layout.template.layout for one in (*figures, figure)):  # white lines would show on a dark page
+        assert (look.xaxis.gridcolor, look.yaxis.gridcolor, look.yaxis.zeroline) == (style.GRID, style.GRID, False)
 
 
 def test_gantt_of_many_devices_says_what_is_left_out_and_keeps_the_busiest_and_the_idlest(timeline):
