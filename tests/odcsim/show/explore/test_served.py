@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-from types import SimpleNamespace
 from unittest.mock import Mock, patch
 from urllib.parse import quote
 
@@ -243,14 +242,12 @@ def test_the_page_reads_lengths_as_the_link_says_that_it_was_opened_by(page, tmp
     assert answered(page, "asked.data", values | {"place": "?colour=red"}, "problem")
 
 
-def test_the_process_is_bounded_before_it_serves(monkeypatch, capsys):
-    done = []
-    monkeypatch.setattr(budget, "limit", lambda more: done.append(more))
-    server = SimpleNamespace(serve_forever=lambda: done.append("serves"), server_close=lambda: None)
-    one = SimpleNamespace(server=server, link=lambda _: "http://here")
-    monkeypatch.setattr("odcsim.show.explore.serve.serve", lambda *_: one)
-    assert main(["explore", "--no-open"]) == 0
-    assert done == [budget.most(), "serves"]
+def test_the_process_is_bounded_before_it_serves(capsys):
+    with patch.object(budget, "limit") as limit, patch("odcsim.show.explore.serve.serve") as serves:
+        serves.return_value.link.return_value = "http://here"
+        serves.return_value.server.serve_forever.side_effect = lambda: limit.assert_called_once_with(budget.most())
+        assert main(["explore", "--no-open"]) == 0
+    serves.return_value.server.serve_forever.assert_called_once_with()
     assert "http://here" in capsys.readouterr().out
 
 
