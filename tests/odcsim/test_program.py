@@ -9,19 +9,7 @@ from hypothesis import strategies as st
 from strategies import COMPUTES, PREFETCHES
 
 from odcsim.errors import InputError
-from odcsim.program import (
-    COMM,
-    COMPUTE,
-    EVERY,
-    GATHER,
-    PUSH,
-    ROOT,
-    SHARDINGS,
-    SYNCS,
-    Program,
-    check_counts,
-    program,
-)
+from odcsim.program import COMM, COMPUTE, EVERY, GATHER, PUSH, ROOT, SHARDINGS, SYNCS, Program, check_counts, program
 
 GOLDEN = Path(__file__).parent / "golden"
 programs = st.builds(

@@ -44,10 +44,7 @@ def fluid(arrivals: list[float], seconds: list[float], nics: int) -> list[float]
     return end
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 10), st.floats(0.01, 5)), min_size=1, max_size=6),
-    st.integers(1, 5),
-)
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0.01, 5)), min_size=1, max_size=6), st.integers(1, 5))
 def test_a_link_shares_its_nics_equally(jobs, nics):
     arrivals, seconds = map(list, zip(*jobs, strict=True))
     ends = transfers(arrivals, seconds, shared(12, 6, nics))
