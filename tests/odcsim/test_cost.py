@@ -50,6 +50,11 @@ def rows(how: Cost, found: Schedule, sync: str = "on-demand") -> dict[str, float
     return {what: float(seconds[i].max()) for i, (what, _) in enumerate(steps.durations)}
 
 
+def fixed(devices: int, profile: Profile, sync: str = "on-demand", **cluster) -> dict[str, float]:
+    """Seconds of everything that a microbatch of a single small sample and its minibatch take, by what is timed."""
+    return rows(cost(devices, profile, **cluster), even(9, devices), sync)
+
+
 def spent(how: Cost, found: list[Schedule], kinds: tuple[str, ...] = ("compute",)) -> np.ndarray:
     """Seconds of these kinds of steps [minibatch, device]."""
     steps, seconds = table(how, found)
@@ -128,14 +133,15 @@ def test_the_interval_of_a_catalogue_estimate_holds_the_published_fits(model):
     assert ratio.max() / ratio.min() < 1.2
 
 
-def test_an_estimate_says_what_it_is():
-    guess, more = (estimate(catalog.model(SMALL), A100, devices) for devices in (8, 16))
-    assert (guess.fidelity, guess.gpu, guess.model, guess.longest) == ("catalogue", "a100", SMALL, 0)
+@pytest.mark.parametrize("devices", [8, 16])
+def test_the_catalogue_moves_an_optimizer_step_through_memory(devices):
+    """And the host's seconds to publish are the same on any number of devices."""
+    model, guess = catalog.model(SMALL), estimate(catalog.model(SMALL), A100, devices)
+    shard = model.parameters / devices / (A100.memory_bandwidth * rates("ampere").moved)
+    assert guess.optimizer == pytest.approx(28 * shard)
+    assert guess.publish == pytest.approx(6 * shard + own.seconds(model))
+    assert (guess.fidelity, guess.longest, guess.forward) == ("catalogue", 0, estimate(model, A100, 4).forward)
     assert guess.forward.quadratic < guess.backward.quadratic
-    host = own.seconds(catalog.model(SMALL))  # the same on any number of devices
-    assert more.optimizer == guess.optimizer / 2
-    assert more.publish - host == pytest.approx((guess.publish - host) / 2)
-    assert more.forward == guess.forward
 
 
 @given(st.integers(1, 2**31 - 1), st.integers(0, 10**6))
@@ -227,31 +233,25 @@ def test_measured_transfers_take_the_place_of_the_clusters_rates():
         assert row["meeting to settle"] == 14
 
 
-def test_parameters_travel_in_the_profiles_dtype_and_gradients_in_fp32():
-    fit = replace(fits.published(SMALL, "a100"), timings=(Timing("gather", 4, 0, 1e-9), Timing("push", 4, 0, 1e-9)))
-    ratio = {}
-    for dtype in ("", "bfloat16", "float16", "float32"):
-        how = cost(4, replace(fit, dtype=dtype))
-        ratio[dtype] = (spent(how, [even(9, 4)], ("gather",)) / spent(how, [even(9, 4)], ("push",))).max()
-    # Layers are gathered twice and pushed once; the root once each.
-    assert ratio["float32"] == pytest.approx(2 * ratio[""])
-    assert ratio[""] == ratio["bfloat16"] == ratio["float16"]
-
-
-def fixed(devices: int, profile: Profile, sync: str = "on-demand", **cluster) -> dict[str, float]:
-    """Seconds of everything that a microbatch of a single small sample and its minibatch take, by what is timed."""
-    return rows(cost(devices, profile, **cluster), even(9, devices), sync)
+@pytest.mark.parametrize(("dtype", "of_push"), [("", 1), ("bfloat16", 1), ("float16", 1), ("float32", 2)])
+def test_parameters_travel_in_the_profiles_dtype_and_gradients_in_fp32(dtype, of_push):
+    timings = (Timing("gather", 4, 0, 1e-9), Timing("push", 4, 0, 1e-9))
+    row = fixed(4, replace(fits.published(SMALL, "a100"), timings=timings, dtype=dtype))
+    for unit in ("layer", "root"):
+        assert row[f"gather {unit}"] == pytest.approx(of_push * row[f"push {unit}"] / 2)
 
 
 def test_across_nodes_measured_transfers_hold_for_as_many_devices_alone():
     """What a device does by itself needs no network, so that holds for any number."""
-    fit = replace(fits.published(SMALL, "a100"), timings=(*MEASURED, Timing("overhead", 4, 5.0)))
+    fit = replace(fits.published(SMALL, "a100"), overhead=9.0, timings=(*MEASURED, Timing("overhead", 4, 5.0)))
     nodes = {"devices_per_node": 2, "nics_per_node": 2}
     assert fixed(4, fit, **nodes)["gather layer"] > 1e-3
     more, rates = fixed(8, fit, **nodes), fixed(8, replace(fit, timings=()), **nodes)
     alone = {what for what in more if more[what] != rates[what]}
     assert alone == {"meeting to settle", "optimizer", "publish", "overhead"}
-    assert (more["optimizer"], more["overhead"]) == (6, 5)
+    assert (more["optimizer"], more["overhead"], rates["overhead"]) == (6, 5, 9)
+    fit = replace(fit, timings=(Timing("overhead", 2, 1.0), Timing("overhead", 4, 3.0)))
+    assert [fixed(n, fit)["overhead"] for n in (2, 3, 4)] == [1, 2, 3]
 
 
 @given(st.floats(0.1, 10), st.sampled_from(SYNCS))
@@ -264,37 +264,15 @@ def test_a_slowdown_makes_transfers_that_much_longer_and_nothing_else(slowdown, 
         assert found[what] == pytest.approx(seconds * (slowdown if what in TRANSFERS else 1)), what
 
 
-def test_measured_overhead_takes_the_place_of_the_profiles():
-    fit = replace(fits.published(SMALL, "a100"), overhead=9.0)
-    measured = replace(fit, timings=(Timing("overhead", 2, 1.0), Timing("overhead", 4, 3.0)))
-    assert fixed(4, fit)["overhead"] == 9
-    assert [fixed(n, measured)["overhead"] for n in (2, 3, 4)] == [1, 2, 3]
-    assert spent(cost(4, measured), [even(9, 4)], ("overhead",)).tolist() == [[3, 3, 3, 3]]
-
-
-def test_samples_of_a_microbatch_cost_what_their_coefficient_says():
-    none = Polynomial()
-    fit = replace(fits.published(SMALL, "a100"), forward=Polynomial(sample=0.5), backward=none, head=none, embed=none)
-    found = Schedule((8, 8, 1, 1), (((0,),), ((1, 2, 3),)))
-    steps, seconds = table(cost(2, fit), [found])
-    assert seconds[steps.durations.index(("forward", 0))].tolist() == [[0.5, 1.5]]
-
-
 @pytest.mark.parametrize(
-    ("profile", "devices", "expected"),
-    [
-        ({"most_tokens": 16}, 2, "calibrated"),
-        ({"most_tokens": 15}, 2, "extrapolated"),
-        ({"fewest": 16}, 2, "calibrated"),
-        ({"fewest": 17}, 2, "extrapolated"),
-        ({"timings": MEASURED}, 4, "calibrated"),
-        ({"timings": MEASURED}, 2, "extrapolated"),
-    ],
-)
-def test_fuller_or_emptier_microbatches_or_other_devices_than_measured_are_extrapolated(profile, devices, expected):
+    ("profile", "devices", "known"),
+    [({"most_tokens": 16}, 2, True), ({"most_tokens": 15}, 2, False), ({"fewest": 16}, 2, True),
+     ({"fewest": 17}, 2, False), ({"timings": MEASURED}, 4, True), ({"timings": MEASURED}, 2, False)],
+)  # fmt: skip
+def test_fuller_or_emptier_microbatches_or_other_devices_than_measured_are_extrapolated(profile, devices, known):
     fit = replace(fits.published(SMALL, "a100"), fidelity="calibrated", **{"fewest": 0} | profile)
     two = Schedule((8,) * 2 * devices, tuple(((2 * d, 2 * d + 1),) for d in range(devices)))
-    assert fidelity(cost(devices, fit), [two]) == expected
+    assert fidelity(cost(devices, fit), [two]) == ("calibrated" if known else "extrapolated")
 
 
 @pytest.mark.parametrize("sync", SYNCS)
@@ -325,42 +303,19 @@ def test_what_on_demand_is_said_to_cost_is_added_to_each_of_its_minibatches_alon
     assert alone.transfers(True) == cost(1).transfers(True)
 
 
-def test_where_on_demands_own_seconds_are_from_is_said():
-    fit, guess = fits.published(SMALL, "a100"), estimate(catalog.model(SMALL), A100, 8)
-    measured = replace(fit, fidelity="calibrated", timings=(Timing("settle", 4, 1.0),))
-    said = [fits.own_origin(*each) for each in ((fit, 0.0), (fit, 1.3), (guess, 0.0), (measured, 0.0))]
-    assert len(set(said)) == 4
-    assert said[1].startswith(said[0])
-    assert said[2] == own.ORIGIN
-
-
-# A profile whose every coefficient can be told apart, and two devices with two samples each.
-PLAIN = Profile(
-    model=SMALL, gpu="a100", fidelity="calibrated", origin="a test",
-    forward=Polynomial(0.0, 1e-6, 1e-10), backward=Polynomial(0.0, 2e-6, 3e-10), head=Polynomial(0.0, 4e-6),
-    embed=Polynomial(0.0, 5e-7), microbatch=0.25, overhead=0.5, optimizer=2.0, publish=1.0,
-)  # fmt: skip
-PACKED = Schedule((3000, 1000, 2000, 500), (((0, 1),), ((2, 3),)))
-
-
 def test_compute_is_forward_backward_and_the_microbatch_constant_and_nothing_else():
-    work, how = 0.0, cost(2, PLAIN)
-    for lengths in ((3000, 1000), (2000, 500)):
+    """Of a profile whose every coefficient can be told apart, on two devices with two or three samples each."""
+    profile = Profile(
+        *(SMALL, "a100", "calibrated", "a test"),
+        forward=Polynomial(0.0, 1e-6, 1e-10, 0.03), backward=Polynomial(0.0, 2e-6, 3e-10), head=Polynomial(0.0, 4e-6),
+        embed=Polynomial(0.0, 5e-7), microbatch=0.25, overhead=0.5, optimizer=2.0, publish=1.0,
+    )  # fmt: skip
+    found, work, how = Schedule((3000, 1000, 2000, 500, 7), (((0, 1),), ((2, 3, 4),))), 0.0, cost(2, profile)
+    steps, seconds = table(how, [found])
+    for device, lengths in enumerate(((3000, 1000), (2000, 500, 7))):
         tokens, squares = sum(lengths), sum(n * n for n in lengths)
-        per_layer = (1e-6 + 2e-6) * tokens + (1e-10 + 3e-10) * squares
-        work += how.model.layers * per_layer + (4e-6 + 2 * 5e-7) * tokens + 0.25
-    assert usage([PACKED], Simulation(how, "on-demand")).compute.sum() == pytest.approx(work)
-
-
-def test_a_packed_microbatch_costs_the_sum_of_its_samples_squares_and_one_constant():
-    forward = rows(cost(2, PLAIN), PACKED)["forward"]
-    assert forward == pytest.approx(1e-6 * 4000 + 1e-10 * (3000**2 + 1000**2))
-    longer = replace(PACKED, lengths=(9000,) * 4)
-    assert [rows(cost(2, PLAIN), each)["overhead"] for each in (PACKED, longer)] == [0.5, 0.5]
-
-
-def test_the_catalogue_moves_an_optimizer_step_through_memory():
-    model, guess = catalog.model(SMALL), estimate(catalog.model(SMALL), A100, 8)
-    shard = model.parameters / 8 / (A100.memory_bandwidth * rates("ampere").moved)
-    assert guess.optimizer == pytest.approx(28 * shard)
-    assert guess.publish == pytest.approx(6 * shard + own.seconds(model))
+        forward = 1e-6 * tokens + 1e-10 * squares + 0.03 * len(lengths)
+        assert seconds[steps.durations.index(("forward", 0)), 0, device] == pytest.approx(forward)
+        assert seconds[steps.durations.index(("overhead", 0)), 0, device] == 0.5
+        work += how.model.layers * (forward + 2e-6 * tokens + 3e-10 * squares) + (4e-6 + 2 * 5e-7) * tokens + 0.25
+    assert usage([found], Simulation(how, "on-demand")).compute.sum() == pytest.approx(work)
