@@ -1,8 +1,8 @@
 """The recipe: what cannot be chosen is refused; flags, files and headers say the same, without anybody's help."""
 
-import argparse
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,25 +18,19 @@ from odcsim.cost import Cost
 from odcsim.decide.asking import ask
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation
-from odcsim.recipe import CHOICES, RECOMPUTE, SEARCHED, USUAL, Recipe, fields_of, flag, flags, recipe_of
+from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, fields_of, flag, flags, recipe_of
 from odcsim.recipe_flags import add_recipe, chosen
 from odcsim.support.command import Parser
 
 A100, MODEL = catalog.gpu("a100"), catalog.model("r1-distill-qwen-1.5b")
-FILE = """sync = "collective"
-recompute = "selective"
-sharding = "hybrid"
-attention = "fa3"
-compile = true
-precision = "fp8"
-loss = "whole"
-optimizer = "8bit"
-offload = true
-lora = 16
-copies = "engines"
-reduce = "bf16"
-accumulate = "slots"
-dtype = "bfloat16"
+ASKED = ("longalign", MODEL.name)
+WORDS = (
+    "--sync collective --recompute selective --sharding hybrid --attention fa3 --compile --precision fp8 --loss whole "
+    "--optimizer 8bit --offload --lora 16 --copies engines --reduce bf16 --accumulate slots --dtype bfloat16"
+).split()
+FILE = """sync = "collective"\nrecompute = "selective"\nsharding = "hybrid"\nattention = "fa3"\ncompile = true
+precision = "fp8"\nloss = "whole"\noptimizer = "8bit"\noffload = true\nlora = 16\ncopies = "engines"\nreduce = "bf16"
+accumulate = "slots"\ndtype = "bfloat16"
 """
 
 
@@ -91,25 +85,19 @@ def test_a_timeline_carries_any_recipe(recipe, timeline, tmp_path_factory):
 
 
 def test_a_file_chooses_all_that_flags_do(file):
-    words = "--sync collective --recompute selective --sharding hybrid --attention fa3 --compile --precision fp8 "
-    words += "--loss whole --optimizer 8bit --offload --lora 16 --copies engines --reduce bf16 --accumulate slots"
-    assert asked("--recipe", file) == asked(*words.split(), "--dtype", "bfloat16")
-    assert set(recipe_file.KEYS) == {*flags(), *flags(engine=True), "selective", "compile"}
     ours, engines = (asked("--recipe", file, engine=engine) for engine in (False, True))
+    assert engines == asked(*WORDS)
+    assert (engines.kernels.stack, engines.dtype, ours.dtype) == ("compiled", "bfloat16", USUAL.dtype)
     assert ours.inputs() == engines.inputs()
-    assert (ours.dtype, engines.dtype) == (USUAL.dtype, "bfloat16")
+    assert set(recipe_file.KEYS) == {*flags(), *flags(engine=True), "selective", "compile"}
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_flags_win_wherever_they_stand(file, first):
+def test_flags_win_wherever_they_stand(file):
     words = ["--lora", "0", "--stack", "plain", "--recompute", "none"]
-    found = asked(*words, "--recipe", file) if first else asked("--recipe", file, *words)
-    assert (found.lora, found.kernels.stack, found.recompute) == (0, "plain", "none")
-    assert (found.kernels.attention, found.sync) == ("fa3", "collective")
+    for found in (asked(*words, "--recipe", file), asked("--recipe", file, *words)):
+        assert (found.lora, found.kernels.stack, found.recompute) == (0, "plain", "none")
+        assert (found.kernels.attention, found.sync) == ("fa3", "collective")
     assert asked("--recipe", file, "--no-recompute").recompute == "none"
-
-
-def test_a_command_line_says_a_sync_or_has_a_file_that_can_be_read(file):
     assert asked("--sync", USUAL.sync) == USUAL
     file.write_text("lora = 'x'")
     for words in ([], ["--recipe", file]):
@@ -117,39 +105,19 @@ def test_a_command_line_says_a_sync_or_has_a_file_that_can_be_read(file):
             asked(*words)
 
 
-def test_keys_of_a_header_and_of_inputs_are_as_ever(timeline, setting):
-    header = timeline.about.header()
-    assert {"sync", "prefetch", "recompute", "sharding"} < set(header) & set(CHOICES)
-    inputs = setting.cost.recipe.inputs()
-    assert list(inputs)[:2] == ["recompute", "sharding"]
-    assert (inputs["recompute"], inputs["sharding"]) == (True, "full")
-    assert replace(timeline.about, recipe=Recipe(accumulate="slots")).header()["accumulate"] == "slots"
-
-
-@pytest.mark.parametrize(
-    "choice",
-    [{"sync": "on-demnd"}, {"sharding": "hybird"}, {"accumulate": "lock"}, {"recompute": "no"}, {"dtype": None},
-     {"lora": -1}, {"attention": "fa4"}],
+WRONG = (
+    {"sync": "on-demnd"}, {"sharding": "hybird"}, {"accumulate": "lock"}, {"recompute": "no"}, {"dtype": None},
+    {"lora": -1}, {"attention": "fa4"},
 )  # fmt: skip
-def test_what_cannot_be_chosen_is_refused(choice):
-    for call in (recipe_of, lambda words: ask("longalign", MODEL.name, gpu="a100", **words)):
+
+
+def test_what_cannot_be_chosen_is_refused(setting):
+    calls = [call for words in WRONG for call in (partial(recipe_of, words), partial(ask, *ASKED, gpu="a100", **words))]
+    for call in (*calls, partial(fields_of, {"selective": "some"}), partial(setting.cost.by, recompute="none")):
         with pytest.raises(InputError):
-            call(choice)
-
-
-def test_what_is_no_choice_is_nobodys_argument():
+            call()
     with pytest.raises(TypeError):
-        ask("longalign", MODEL.name, gpu="a100", recomptue=False)
-    with pytest.raises(InputError):
-        fields_of({"selective": "some"})
-
-
-def test_seconds_and_recipe_agree_on_recompute(setting):
-    with pytest.raises(InputError):
-        setting.cost.by(recompute="none")
-    without = Recipe(recompute="none")
-    ran = Cost(MODEL, estimate(MODEL, A100, 8, without), cluster_of(A100, 8), without).ran
-    assert ran == replace(without, sharding="full")
+        ask(*ASKED, gpu="a100", recomptue=False)
 
 
 def test_a_simulation_is_by_the_costs_recipe_where_nothing_else_is_asked(setting):
@@ -160,14 +128,9 @@ def test_a_simulation_is_by_the_costs_recipe_where_nothing_else_is_asked(setting
     assert replace(Simulation(cost), executor="analytic").sync == "deferred"
     hybrid = setting.cost.by(sharding="hybrid")  # on one node it runs as full, and is asked for as hybrid
     assert (hybrid.ran.sharding, hybrid.recipe.sharding) == ("full", "hybrid")
-
-
-def test_every_field_says_of_itself_what_the_command_line_needs():
-    for choice in CHOICES.values():
-        assert choice.flag or not choice.help
-        assert not choice.values or choice.usual in choice.values
-        assert not choice.compared or choice.values
-    assert set(SEARCHED) == {"recompute", "sharding"}  # by an advice
+    without = Recipe(recompute="none")
+    ran = Cost(MODEL, estimate(MODEL, A100, 8, without), cluster_of(A100, 8), without).ran
+    assert ran == replace(without, sharding="full")
 
 
 SAID = {  # by flags, those of before among them; as words of files and of Python; and as files always had it
@@ -192,10 +155,6 @@ def test_recompute_is_one_choice_however_it_is_said(choice):
     assert recipe_of(written) == recipe_of(Recipe(recompute=choice).header()) == Recipe(recompute=choice)
 
 
-def test_compile_is_the_compiled_stack():
-    assert asked("--sync", "on-demand", "--compile").kernels.stack == "compiled"
-
-
 @pytest.mark.parametrize("name", [name for name, choice in CHOICES.items() if not choice.engine and choice.values])
 def test_a_prediction_by_another_choice_is_told_by_its_name(name):
     """That of a kernel, too, which a recipe holds inside."""
@@ -203,16 +162,6 @@ def test_a_prediction_by_another_choice_is_told_by_its_name(name):
     assert USUAL.by(**{name: other}).differs(USUAL) == [name]
     assert USUAL.differs(USUAL) == []
     assert Recipe(lora=16, sync="collective").estimated == ["lora"]
-
-
-def test_a_choice_of_yes_and_no_that_is_usually_no_is_asked_for_by_its_name():
-    parser = argparse.ArgumentParser()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(CHOICES, "new_one", replace(CHOICES["recompute"], values=(), usual=False))
-        patch.setitem(CHOICES, "number", replace(CHOICES["recompute"], values=(), usual=4))
-        add_recipe(parser, ("new_one", "number"))
-        assert chosen(parser.parse_args([])) == {}
-        assert chosen(parser.parse_args(["--new-one", "--number", "8"])) == {"new_one": True, "number": 8}
 
 
 def test_a_new_field_is_asked_for_carried_and_written_without_another_edit(tmp_path):
