@@ -16,7 +16,8 @@ from odcsim.catalog.rates import rates
 from odcsim.cluster import Cluster, cluster_of
 from odcsim.cost import Cost
 from odcsim.executors.simulation import Simulation, fidelity, usage
-from odcsim.profile import Polynomial, Profile, Timing
+from odcsim.profile import SHARDED, TIMINGS, Polynomial, Profile, Timing
+from odcsim.profile import TRANSFERS as OF_OTHERS
 from odcsim.program import SYNCS, program
 from odcsim.schedule import Schedule
 
@@ -319,3 +320,40 @@ def test_compute_is_forward_backward_and_the_microbatch_constant_and_nothing_els
         assert seconds[steps.durations.index(("overhead", 0)), 0, device] == 0.5
         work += how.model.layers * (forward + 2e-6 * tokens + 3e-10 * squares) + (4e-6 + 2 * 5e-7) * tokens + 0.25
     assert usage([found], Simulation(how, "on-demand")).compute.sum() == pytest.approx(work)
+
+
+# What a profile knows of numbers of devices that it was not measured with
+
+FIT = fits.published(SMALL, "a100")
+seconds = st.floats(0, 1e6)
+
+
+@given(st.sampled_from(TIMINGS), st.integers(2, 8), st.integers(9, 20), st.tuples(*6 * [seconds]))
+def test_between_measured_numbers_of_devices_lies_a_straight_line(kind, low, high, values):
+    a, b, c, d, e, f = values
+    profile = replace(FIT, timings=(Timing(kind, low, a, b, e), Timing(kind, high, c, d, f)))
+    assert [profile.timing(kind, n) for n in (low, high)] == list(profile.timings)
+    assert [profile.measured_with(n) for n in (low - 1, low, high, high + 1)] == [False, True, True, False]
+    for devices in range(low, high + 1):
+        share = (devices - low) / (high - low)
+        found = profile.timing(kind, devices)
+        assert found.constant == pytest.approx(a + share * (c - a), abs=1e-6)
+        assert found.per_byte == pytest.approx(b + share * (d - b), abs=1e-6)
+        assert found.slowdown == pytest.approx(e + share * (f - e), abs=1e-6)
+
+
+@given(st.integers(2, 64), st.integers(2, 64), seconds)
+def test_beyond_them_shards_shrink_and_what_comes_from_others_grows(measured, asked, value):
+    def timed(*found: Timing) -> Profile:
+        return replace(FIT, timings=found)
+
+    for kind in OF_OTHERS:
+        found = timed(Timing(kind, measured, 1.0, value, 1.5)).timing(kind, asked)
+        assert (found.constant, found.slowdown) == (1.0, 1.5)
+        assert found.per_byte * asked / (asked - 1) == pytest.approx(value * measured / (measured - 1))
+    for kind in SHARDED:
+        there = timed(Timing(kind, measured, value)).timing(kind, asked)
+        assert there.constant * asked == pytest.approx(value * measured)
+    for kind in ("meeting", "overhead"):
+        assert timed(Timing(kind, measured, value)).timing(kind, asked).constant == value
+    assert timed(Timing("gather", measured)).timing("meeting", measured) is FIT.timing("gather", 2) is None
