@@ -4,6 +4,7 @@ import json
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import toys
@@ -14,7 +15,6 @@ import odcsim
 from odcsim import profile
 from odcsim.decide.asking import ask, read, setting_of
 from odcsim.decide.setting import Setting
-from odcsim.decide.sweeps.columns import KINDS
 from odcsim.errors import InputError, in_python
 from odcsim.question import FIELDS, TERMS, Question, Values, question_of
 from odcsim.support.checked import Given
@@ -79,27 +79,32 @@ def test_what_no_field_may_hold_is_refused_by_its_name(words):
     assert "--" not in str(refused.value)  # as Python has it
 
 
-def test_what_is_no_word_is_nobodys_argument():
-    for call in (
-        lambda: asked(minibach=2),
-        lambda: odcsim.compare(asked(), pricee=1),
-        lambda: odcsim.compare(asked(), gpu=1),
+def test_what_is_no_word_is_nobodys_argument_and_what_another_function_makes_is_asked_for():
+    setting = asked()
+    for call, word in (
+        (asked, "minibach"),
+        (partial(odcsim.compare, setting), "pricee"),
+        (partial(odcsim.compare, setting), "gpu"),
     ):
         with pytest.raises(TypeError):
-            call()
+            call(**{word: 1})
+    for wrong in (
+        partial(odcsim.compare, "longalign"), partial(odcsim.plan, "x", "lb-mini"),
+        partial(odcsim.sweep_max_tokens, 3, [4096]), partial(odcsim.simulate, "x", None),
+        partial(odcsim.simulate, odcsim.plan(setting, "native"), "collective"), partial(odcsim.sweep, None),
+        partial(odcsim.sweep, [1, 2]), partial(odcsim.write_report, "x", "y.html"),
+        partial(asked, gpu=None, profile=odcsim.Fitted(setting.cost.profile, ())),
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            wrong()
 
 
 @given(names=st.lists(WORDS, min_size=1, max_size=3), number=st.integers(0, 10**9))
 def test_a_flag_is_an_argument_in_python(names, number):
     flag, name = "-".join(names), "_".join(names)
     assert in_python(f"--{flag} {number:,} is much; see --{flag}") == f"{name}={number} is much; see {name}"
-
-
-@pytest.mark.parametrize(
-    "text", ["see 'odcsim fit --help' for more", "'--odd' is no trace", "a-b--c", "lengths -- all of them", ""]
-)
-def test_what_is_quoted_stays_as_it_is(text):
-    assert in_python(text) == text
+    for quoted in ("see 'odcsim fit --help' for more", "'--odd' is no trace", "a-b--c", "lengths -- all of them", ""):
+        assert in_python(quoted) == quoted
 
 
 def test_every_file_may_be_a_path(tmp_path):
@@ -152,13 +157,3 @@ def test_a_command_line_a_file_and_python_hold_the_same_numbers(number: int, kin
         else:
             assert holds
             assert found == number
-
-
-def test_every_field_says_of_itself_what_the_command_line_and_a_sweep_need():
-    for name, about in FIELDS.items():
-        assert about.help, name
-        assert about.letter or about.values.type is bool or about.values.among, name
-        assert about.usual is None or about.values.holds(about.usual) or name == "model"
-        assert not about.stops or about.control
-        assert KINDS[name] is about.values.type
-    assert [name for name in KINDS if name in FIELDS] == list(FIELDS)
