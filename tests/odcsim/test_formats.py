@@ -6,6 +6,7 @@ import math
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +68,11 @@ class Format:
 def formats(timeline) -> dict[str, Format]:
     two = ScheduleFile(HEADER, TWO)
     return {
-        "profile": Format(
-            lambda path: profile.write(MEASURED, path), profile.read, lambda found: isinstance(found, Profile)
-        ),
-        "schedule": Format(lambda path: schedule.write(two, path), schedule.read, lambda found: found == two.sealed()),
-        "timeline": Format(lambda path: timelines.write(timeline, path), timelines.read, metrics.usage),
-        "cluster": Format(
-            lambda path: path.write_text(WHOLE),
-            lambda path: read_cluster(path, BASE),
-            lambda found: isinstance(found, Cluster),
-        ),
-        "recipe": Format(lambda path: path.write_text(toml(RECIPE)), recipe_file.read, lambda found: recipe_of(found)),
+        "profile": Format(partial(profile.write, MEASURED), profile.read, lambda found: isinstance(found, Profile)),
+        "schedule": Format(partial(schedule.write, two), schedule.read, lambda found: found == two.sealed()),
+        "timeline": Format(partial(timelines.write, timeline), timelines.read, metrics.usage),
+        "cluster": Format(lambda path: path.write_text(WHOLE), partial(read_cluster, base=BASE), lambda of: of.nodes),
+        "recipe": Format(lambda path: path.write_text(toml(RECIPE)), recipe_file.read, recipe_of),
     }
 
 
@@ -124,13 +119,8 @@ OWN = {
     "timings": st.lists(timings, max_size=4, unique_by=lambda t: (t.kind, t.devices)).map(tuple),
 }
 BY_TYPE = {str: st.text(max_size=9), float: seconds, int: st.integers(0, 10**6), bool: st.booleans()}
-profiles = st.fixed_dictionaries(
-    {
-        f.name: OWN[f.name] if f.name in OWN else BY_TYPE.get(f.type, polynomials)
-        for f in fields(Profile)
-        if f.name != "run"
-    }
-).map(lambda values: Profile(**values))
+OTHERS = {f.name: BY_TYPE.get(f.type, polynomials) for f in fields(Profile) if f.name not in (*OWN, "run")}
+profiles = st.builds(Profile, **OWN, **OTHERS)
 
 
 @given(wanted=profiles)
@@ -292,9 +282,9 @@ def test_what_a_profile_may_leave_out_is_as_if_nothing_was_known(folder):
     content = {name: value for name, value in asdict(FIT).items() if name in NEEDED}
     (folder / "p.json").write_text(json.dumps({"format": profile.FORMAT, "version": 1, **content}))
     assert profile.read(folder / "p.json") == Profile(**{name: getattr(FIT, name) for name in NEEDED})
-    bare = Profile(*[""] * 4, *[Polynomial()] * 3)
+    bare, none = Profile(*[""] * 4, *[Polynomial()] * 3), (Polynomial(), Passes(), ProfileBelow())
     assert (bare.overhead, bare.publish, bare.low, bare.high, bare.longest) == (0, 0, 1, 1, 0)
-    assert (bare.embed, bare.kept, bare.below) == (Polynomial(), Passes(), ProfileBelow())
+    assert (bare.embed, bare.kept, bare.below) == none
 
 
 WRONG_MINIBATCHES = (
@@ -318,10 +308,8 @@ def test_wrong_values_of_a_schedule_are_refused_by_their_line(formats, written):
     forged = [(":1: ", [header | change, first, second]) for change in WRONG_HEADERS]
     forged += [(":2: ", [header, first | change, second]) for change in WRONG_MINIBATCHES]
     forged += [(":3: ", [header, second, first | change]) for change in WRONG_MINIBATCHES]
-    forged += [
-        (": ", [header, *rest]) for rest in ([swapped, second], [second, first], [first], [first, second, second])
-    ]
-    forged += [(": ", [header]), (": ", [header | {"seed": 5}, first, second])]
+    others = ([swapped, second], [second, first], [first], [first, second, second], [])
+    forged += [(": ", [header, *rest]) for rest in others] + [(": ", [header | {"seed": 5}, first, second])]
     for field in fields(HEADER):
         less = {key: value for key, value in header.items() if key != field.name}
         if field.default is MISSING or header[field.name] != field.default:
@@ -339,14 +327,13 @@ def test_any_other_content_has_another_digest(file, data):
     name = data.draw(st.sampled_from("balancer model weights max_tokens devices seed trace in_order".split()))
     value, first = getattr(file.header, name), file.schedules[0]
     more = {name: not value if isinstance(value, bool) else value + (1 if isinstance(value, int) else "x")}
+    changed = (
+        {"lengths": (first.lengths[0] + 1, *first.lengths[1:])}, {"devices": (*first.devices, ())},
+        {"samples": tuple(i + 1 for i in first.samples) or tuple(range(len(first.lengths)))},
+        {"loss": () if first.loss else first.lengths},
+    )  # fmt: skip
     others = [replace(file, header=replace(file.header, **more)), replace(file, schedules=(*file.schedules, first))]
-    for changed in (
-        replace(first, lengths=(first.lengths[0] + 1, *first.lengths[1:])),
-        replace(first, devices=(*first.devices, ())),
-        replace(first, samples=tuple(i + 1 for i in first.samples) or tuple(range(len(first.lengths)))),
-        replace(first, loss=() if first.loss else first.lengths),
-    ):
-        others.append(replace(file, schedules=(changed, *file.schedules[1:])))
+    others += [replace(file, schedules=(replace(first, **change), *file.schedules[1:])) for change in changed]
     assert digest not in [other.compute_digest() for other in others]
 
 
@@ -377,22 +364,18 @@ def spoilt(columns: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     yield {"0.shape": np.array([10**9, 10**3])}  # which nobody waits for
 
 
-def test_wrong_columns_of_a_timeline_are_refused(formats, written):
-    columns, path = columns_of(written["timeline"]), written["timeline"].with_stem("spoilt")
-    for change in spoilt(columns):
-        np.savez(path, **{name: column for name, column in (columns | change).items() if column is not None})
-        assert not read_or_refuse(formats["timeline"], path), change
-
-
-@pytest.mark.parametrize("taker", [4, 2**31, 2**62, -2])
-def test_takers_that_there_are_not_are_refused(setting, taker, formats, folder):
-    """Such numbers were counted up to."""
-    path = folder / "queued.npz"
-    timelines.write(simulate(plan(setting, "pool"), Simulation(setting.cost, "on-demand")), path)
-    columns = columns_of(path)
-    columns["0.takers"][0, 0] = taker
-    np.savez(path, **columns)
-    assert not read_or_refuse(formats["timeline"], path)
+def test_wrong_columns_of_a_timeline_are_refused(formats, written, setting, folder):
+    """Takers that there are not, too: such numbers were counted up to."""
+    columns, queued = columns_of(written["timeline"]), folder / "queued.npz"
+    timelines.write(simulate(plan(setting, "pool"), Simulation(setting.cost, "on-demand")), queued)
+    forged = [columns | change for change in spoilt(columns)]
+    for taker in (4, 2**31, 2**62, -2):
+        forged.append(columns_of(queued))
+        forged[-1]["0.takers"][0, 0] = taker
+    path = written["timeline"].with_stem("spoilt")
+    for found in forged:
+        np.savez(path, **{name: column for name, column in found.items() if column is not None})
+        assert not read_or_refuse(formats["timeline"], path), found
 
 
 def test_a_damaged_member_is_refused_although_the_archive_is_whole(formats, written):
@@ -432,12 +415,13 @@ def test_wrong_lines_of_toml_are_refused(kind, texts, formats, folder):
         assert not read_or_refuse(formats[kind], folder / "wrong.toml"), text
 
 
-@pytest.mark.parametrize(
-    ("devices", "per_node", "nics", "nodes", "shared"),
-    [(8, 8, 8, 1, False), (8, 8, 1, 1, False), (9, 8, 8, 2, False), (16, 8, 4, 2, True), (3, 8, 1, 1, False)],
-)
-def test_links_are_shared_between_nodes_alone(devices, per_node, nics, nodes, shared):
-    cluster = Cluster(devices, per_node, 1e9, 1e9, nics)
-    assert (cluster.nodes, cluster.shared_links) == (nodes, shared)
+def test_links_are_shared_between_nodes_alone():
+    """By devices, devices and cards of a node; nodes, and whether links are shared."""
+    for sizes, expected in (
+        ((8, 8, 8), (1, False)), ((8, 8, 1), (1, False)), ((9, 8, 8), (2, False)), ((16, 8, 4), (2, True)),
+        ((3, 8, 1), (1, False)),
+    ):  # fmt: skip
+        cluster = Cluster(*sizes[:2], 1e9, 1e9, sizes[2])
+        assert (cluster.nodes, cluster.shared_links) == expected
     assert (BASE.devices_per_node, BASE.nodes, BASE.shared_links) == (8, 2, False)
     assert cluster_of(gpu("a100"), 16, 16).nodes == 1

@@ -1,10 +1,12 @@
 """Questions that every door of odcsim can be asked, drawn from a seed: the same ones for everybody."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import gcd
 from random import Random
 from typing import Any
+
+import odcsim
 
 # Cluster files by name: what stands in each.
 CLUSTERS = {
@@ -35,33 +37,16 @@ TRACES = (
     "azure-chat",
 )
 HARDWARE = (  # model, gpu
-    ("tiny", "a100"),
-    ("qwen2.5-0.5b", "l40s"),
-    ("qwen3-0.6b", "h100"),
-    ("qwen2.5-1.5b", "a100"),
-    ("r1-distill-qwen-1.5b", "a100"),
-    ("qwen2.5-7b", "h100"),
-    ("r1-distill-qwen-7b", "a100"),
-    ("qwen3-8b", "b200"),
-    ("qwen3-30b-a3b", "h200"),
-    ("llama-3.1-70b", "h100"),
-)
+    ("tiny", "a100"), ("qwen2.5-0.5b", "l40s"), ("qwen3-0.6b", "h100"), ("qwen2.5-1.5b", "a100"),
+    ("r1-distill-qwen-1.5b", "a100"), ("qwen2.5-7b", "h100"), ("r1-distill-qwen-7b", "a100"), ("qwen3-8b", "b200"),
+    ("qwen3-30b-a3b", "h200"), ("llama-3.1-70b", "h100"),
+)  # fmt: skip
 CHOICES: dict[str, tuple[Any, ...]] = {
-    "recompute": ("selective", "layers", "none"),
-    "sharding": ("hybrid",),
-    "lora": (16,),
-    "offload": (True,),
-    "optimizer": ("bf16", "8bit", "pure"),
-    "streams": ("two",),
-    "reduce": ("bf16",),
-    "far": ("hierarchical",),
-    "reshard": (False,),
-    "attention": ("fa3", "sdpa"),
-    "stack": ("compiled", "plain"),
-    "precision": ("fp8",),
-    "loss": ("whole",),
-    "copies": ("engines",),
-}
+    "recompute": ("selective", "layers", "none"), "sharding": ("hybrid",), "lora": (16,), "offload": (True,),
+    "optimizer": ("bf16", "8bit", "pure"), "streams": ("two",), "reduce": ("bf16",), "far": ("hierarchical",),
+    "reshard": (False,), "attention": ("fa3", "sdpa"), "stack": ("compiled", "plain"), "precision": ("fp8",),
+    "loss": ("whole",), "copies": ("engines",),
+}  # fmt: skip
 PROFILE = "profile.json"  # as the engine measures it; its model
 PROFILED = "tiny"
 
@@ -117,25 +102,15 @@ class Question:
     @property
     def is_plain(self) -> bool:
         """Whether the explorer's page can ask it: it has no control for the rest."""
-        held = "trace model gpu devices minibatch room minibatches price".split()
-        usual, network = Question(), self.cluster in (None, "slow-network.toml")
-        return network and all(
-            getattr(self, f.name) == getattr(usual, f.name)
-            for f in fields(self)
-            if f.name not in (*held, "cluster", "batched", "epochs", "rollouts", "updates", "limit")
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """What is not as usual."""
-        usual = asdict(Question())
-        return {k: v for k, v in asdict(self).items() if v != usual[k]}
+        held = "trace model gpu devices minibatch room minibatches price batched epochs rollouts updates limit".split()
+        others = [f.name for f in fields(self) if f.name not in (*held, "cluster")]
+        usual = all(getattr(self, name) == getattr(Question(), name) for name in others)
+        return usual and self.cluster in (None, "slow-network.toml")
 
 
 @lru_cache(maxsize=64)
 def longest(trace: str, truncate: int | None, drop_over: int | None) -> int:
     """Where nothing is left, the limit itself: whoever is asked refuses."""
-    import odcsim
-
     try:
         return odcsim.load(trace, truncate=truncate, drop_over=drop_over).longest
     except odcsim.InputError:
@@ -205,11 +180,5 @@ def _any(rng: Random) -> Question:
 
 def recipe_fields(question: Question) -> dict[str, Any]:
     """As Python takes them."""
-    found: dict[str, Any] = {}
-    for name, value in question.recipe:
-        found |= RECOMPUTE[value] if name == "recompute" else {name: value}
-    return found
-
-
-def with_recipe(question: Question, **words: Any) -> Question:
-    return replace(question, recipe=tuple((dict(question.recipe) | words).items()))
+    words = dict(question.recipe)
+    return words | RECOMPUTE.get(words.pop("recompute", ""), {})

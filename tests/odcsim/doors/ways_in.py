@@ -15,9 +15,9 @@ from typing import Any
 
 from questions import CLUSTERS, PROFILE, SEARCHED, Question, recipe_fields
 
+import odcsim
 from odcsim.cli import main
 from odcsim.show.explore.asked import Asked
-from odcsim.show.explore.reply import break_even as break_even_of
 from odcsim.show.explore.reply import reply
 
 Values = dict[str, Any]
@@ -58,23 +58,16 @@ def told(argv: list[str]) -> Values:
 
 
 def flags(question: Question, *names: str) -> list[str]:
-    words: list[str] = []
-    for name in names:
-        value = getattr(question, name)
-        if value is True:
-            words += [f"--{name.replace('_', '-')}"]
-        elif value is not None and value is not False:
-            words += [f"--{name.replace('_', '-')}", f"{value}"]
-    return words
+    known = [(name.replace("_", "-"), getattr(question, name)) for name in names]
+    return [word for name, value in known if value is not None and value is not False for word in flag(name, value)]
+
+
+def flag(name: str, value: Any) -> list[str]:
+    return [f"--no-{name}"] if value is False else [f"--{name}"] if value is True else [f"--{name}", f"{value}"]
 
 
 def recipe(question: Question, *, without: tuple[str, ...] = ()) -> list[str]:
-    words: list[str] = []
-    for name, value in question.recipe:
-        if name in without:
-            continue
-        words += [f"--no-{name}"] if value is False else [f"--{name}"] if value is True else [f"--{name}", f"{value}"]
-    return words
+    return [word for name, value in question.recipe if name not in without for word in flag(name, value)]
 
 
 def of_setting(question: Question) -> list[str]:
@@ -86,10 +79,6 @@ def of_setting(question: Question) -> list[str]:
 
 def compare_line(question: Question) -> list[str]:
     return ["compare", *of_setting(question), *flags(question, "whole", "field", "price", "epochs")]
-
-
-def compare(question: Question) -> Values:
-    return told(compare_line(question))
 
 
 def compare_csv(question: Question) -> Values:
@@ -110,34 +99,23 @@ def report(question: Question) -> Values:
 
 
 def words_of(page: str) -> list[str]:
-    """What stands in its paragraphs."""
+    """What stands in its paragraphs, without marks."""
     plain = re.sub(r"<(style|script).*?</\1>", " ", page, flags=re.DOTALL)
-    return [text_of(text) for text in re.findall(r"<p[^>]*>(.*?)</p>", plain, re.DOTALL)]
-
-
-def text_of(marked: str) -> str:
-    """Without its marks."""
-    return " ".join(html.unescape(re.sub("<[^>]+>", " ", marked)).split())
+    texts = [re.sub("<[^>]+>", " ", text) for text in re.findall(r"<p[^>]*>(.*?)</p>", plain, re.DOTALL)]
+    return [" ".join(html.unescape(text).split()) for text in texts]
 
 
 def python(question: Question) -> Values:
     """`odcsim.ask` and `odcsim.compare`."""
-    import odcsim
-
+    names = "gpu profile devices minibatch max_tokens minibatches seed in_order devices_per_node cluster"
+    known = {name: getattr(question, name) for name in f"{names} price whole".split()}
     try:
-        comparison = odcsim.compare(in_python(question))
+        trace = odcsim.load(question.trace, truncate=question.truncate, drop_over=question.drop_over)
+        setting = odcsim.ask(trace, question.model, **known, **recipe_fields(question))
+        comparison = odcsim.compare(replace(setting, field=question.field))
     except odcsim.InputError as error:
         return {"refused": str(error)}
     return {"fidelity": comparison.fidelity, "rows": [plain(row.as_json()) for row in comparison.rows]}
-
-
-def in_python(question: Question) -> Any:
-    import odcsim
-
-    names = "gpu profile devices minibatch max_tokens minibatches seed in_order devices_per_node cluster"
-    known = {name: getattr(question, name) for name in f"{names} price whole".split()}
-    trace = odcsim.load(question.trace, truncate=question.truncate, drop_over=question.drop_over)
-    return replace(odcsim.ask(trace, question.model, **known, **recipe_fields(question)), field=question.field)
 
 
 def plain(value: Any) -> Any:
@@ -147,8 +125,6 @@ def plain(value: Any) -> Any:
 
 def sweep(question: Question) -> Values:
     """A grid of this point alone."""
-    import odcsim
-
     names = "trace model gpu profile devices minibatches seed in_order whole field truncate drop_over devices_per_node"
     names += " cluster price epochs max_tokens"
     size = "global_batch" if question.batched else "minibatch"
@@ -158,30 +134,20 @@ def sweep(question: Question) -> Values:
         rows = odcsim.sweep(grid)
     except odcsim.InputError as error:
         return {"refused": str(error)}
-    if "refused" in rows[0]:
-        return {"refused": rows[0]["refused"]}
+    if refused := rows[0].get("refused"):
+        return {"refused": refused}
     return {"rows": [{k: v for k, v in plain(row).items() if k != "point"} for row in rows]}
 
 
 def explorer(question: Question) -> Values:
     """The page's reply, where it has controls for all that is asked."""
-    import odcsim
-
     network = 25 if question.cluster else 0
     names = "trace model gpu devices minibatch room price minibatches".split()
     asked = Asked(**{name: getattr(question, name) for name in names}, network=network)
     try:
         found = reply(asked)
-        return {
-            "link": asked.search,
-            "command": asked.command,
-            "rows": [plain(row.as_json()) for row in found.comparison.rows],
-            "fidelity": found.comparison.fidelity,
-            "verdict": found.verdict,
-            "advice": found.advice,
-            "shown": found.table[1],
-            "break_even": break_even_of(asked),
-        }
+        rows = [plain(row.as_json()) for row in found.comparison.rows]
+        return {"rows": rows, "fidelity": found.comparison.fidelity, "verdict": found.verdict}
     except odcsim.InputError as error:
         return {"refused": str(error)}
 
@@ -190,10 +156,6 @@ def advise_line(question: Question) -> list[str]:
     words = ["advise", question.trace, "--gpus", question.gpu or "", "--epochs", f"{question.epochs or 1.0}"]
     words += flags(question, "model", "devices", "global_batch", "minibatches", "seed", "truncate", "drop_over")
     return [*words, *flags(question, "cluster", "price"), *recipe(question, without=SEARCHED)]
-
-
-def advise(question: Question) -> Values:
-    return told(advise_line(question))
 
 
 def break_even(question: Question) -> Values:
@@ -221,17 +183,10 @@ def simulate(question: Question, balancer: str = "lb-mini", sync: str = "on-dema
 
 
 DOORS: dict[str, Callable[[Question], Values]] = {
-    "compare": compare,
-    "compare --csv": compare_csv,
-    "report": report,
-    "python": python,
-    "sweep": sweep,
-    "explorer": explorer,
-    "advise": advise,
-    "break-even": break_even,
-    "rl": rl,
-    "simulate": simulate,
-}
+    "compare": lambda question: told(compare_line(question)), "compare --csv": compare_csv, "report": report,
+    "python": python, "sweep": sweep, "explorer": explorer, "advise": lambda question: told(advise_line(question)),
+    "break-even": break_even, "rl": rl, "simulate": simulate,
+}  # fmt: skip
 
 
 def open_to(door: str, question: Question) -> bool:
@@ -241,13 +196,3 @@ def open_to(door: str, question: Question) -> bool:
     if door == "advise":
         return question.gpu is not None
     return door != "break-even" or question.devices in (2, 4)  # it takes longer than all others together
-
-
-def ask(door: str, question: Question) -> Values | None:
-    """None where there are no words for the question. Whatever breaks is a figure, too."""
-    if not open_to(door, question):
-        return None
-    try:
-        return DOORS[door](question)
-    except Exception as error:
-        return {"broken": f"{type(error).__name__}: {error}"}
