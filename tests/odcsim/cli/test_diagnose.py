@@ -48,13 +48,10 @@ def refused(capsys, *words):
 
 @pytest.mark.parametrize(
     ("sources", "words"),
-    [
-        (RUN, OF_RUN),
-        (("log.csv",), OF_LOG | {"balancer": "native"}),
-        (("log.csv",), OF_LOG | {"trainer": "trl", "price": 2.0}),
-        (("log.csv",), OF_LOG | {"sync": "deferred", "balancer": "sorted-slice"}),
-    ],
-)
+    [(RUN, OF_RUN), (("log.csv",), OF_LOG | {"balancer": "native"}),
+     (("log.csv",), OF_LOG | {"trainer": "trl", "price": 2.0}),
+     (("log.csv",), OF_LOG | {"sync": "deferred", "balancer": "sorted-slice"})],
+)  # fmt: skip
 def test_python_says_what_the_command_says_and_parts_sum_to_the_step(sources, words, capsys):
     found = told(capsys, *sources, *flags(words))
     assert json.loads(json.dumps(odcsim.diagnose(sources, **words).as_json())) == found
@@ -97,46 +94,24 @@ def test_a_run_ships_by_its_name(capsys):
     refused(capsys, "slow-step")
 
 
-WRONG = """
-none.json
-timeline-lb-micro-collective.npz
-RUN --devices 4
-RUN --trace longalign
-RUN --model qwen9
-RUN --trainer trel
-RUN --sync deferred
-RUN --html schedules-lb-micro.jsonl
-RUN log.csv
-log.csv
-log.csv --lengths lengths.csv
-"""
+WRONG = [
+    "none.json", "timeline-lb-micro-collective.npz", "RUN --devices 4", "RUN --trace longalign", "RUN --model qwen9",
+    "RUN --trainer trel", "RUN --sync deferred", "RUN --html schedules-lb-micro.jsonl", "RUN log.csv", "log.csv",
+    "log.csv --lengths lengths.csv",
+]  # fmt: skip
+ODD = [b"", b"{", b"\x00\xff" * 40, b'{"traceEvents": []}', b"[]", b'{"format": "odcsim watch"}']
 
 
 def test_bad_input_is_one_line_and_nothing_is_written(folder, capsys):
+    """Also of a file that is nothing, and of a step that took no time."""
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for words in WRONG.strip().splitlines():
+    for words in WRONG:
         refused(capsys, *words.replace("RUN", " ".join(RUN)).split())
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-@pytest.mark.parametrize("name", ["odd.json", "odd.jsonl", "odd.npz", "odd.parquet"])
-def test_a_file_that_is_nothing_is_one_line(name, folder, capsys):
-    whole = (folder / RUN[0]).read_bytes()
-    odd = (
-        b"",
-        b"{",
-        b"\x00\xff" * 40,
-        b'{"traceEvents": []}',
-        b"[]",
-        b'{"format": "odcsim watch"}',
-        whole[: len(whole) // 2],
-    )
-    for content in odd:
-        (folder / name).write_bytes(content)
-        assert name in refused(capsys, name)
-
-
-def test_a_step_that_took_no_time_is_one_line(folder, capsys):
+    for name in ("odd.json", "odd.jsonl", "odd.npz", "odd.parquet"):
+        for content in (*ODD, before[RUN[0]][: len(before[RUN[0]]) // 2]):
+            (folder / name).write_bytes(content)
+            assert name in refused(capsys, name)
     about = '{"format": "odcsim watch", "version": 1, "rank": 0, "ranks": 1}'
     held = '{"lengths": [5], "begin": 0, "seconds": 0, "waited": 0}'
     step = f'{{"step": 1, "begin": 0, "seconds": 0, "microbatches": [{held}]}}'

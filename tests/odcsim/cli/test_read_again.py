@@ -6,13 +6,13 @@ import io
 import json
 import sys
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from texts import UNMARKED, tokenizer_in
 
 from odcsim import timeline as timelines
 from odcsim.cli import main
-from odcsim.errors import InputError
 from odcsim.reading import load
 from odcsim.trace import COLUMNS
 
@@ -33,14 +33,20 @@ def run(*argv):
     assert main(list(map(str, argv))) == 0
 
 
-MADE_OF = {
-    "lengths": ("a.csv", "my_tokens\n5\n900\n70\n", ["--column", "my_tokens"]),
-    "rollouts": ("a.csv", "prompt_id,step,prompt,response\n7,1,5,6\n7,1,5,9\n3,2,8,1\n", []),
-    "counts": ("a.csv", "length,count,loss\n5,3,2\n9,100000000000,9\n", []),
-    "limited": ("a.csv", "length\n5\n900\n70\n", ["--truncate", "80"]),
-    "bad": ("a.csv", "length\n5\n\n70\n", ["--skip-bad"]),
-    "texts": ("a.jsonl", '{"messages": [{"role": "user", "content": "Who waits?"}]}\n' * 3, ["--tokenizer", "tok"]),
-    "pair": ("a.jsonl", '{"prompt": "Who waits?", "completion": "All."}\n' * 3, ["--tokenizer", "tok"]),
+def told(capsys, *argv):
+    capsys.readouterr()
+    run("trace", "info", *argv, "--json")
+    return json.loads(capsys.readouterr().out)
+
+
+MADE_OF = {  # a file's name and content, flags, and words of Python
+    "lengths": ("a.csv", "my_tokens\n5\n900\n70\n", {"column": "my_tokens"}),
+    "rollouts": ("a.csv", "prompt_id,step,prompt,response\n7,1,5,6\n7,1,5,9\n3,2,8,1\n", {}),
+    "counts": ("a.csv", "length,count,loss\n5,3,2\n9,100000000000,9\n", {}),
+    "limited": ("a.csv", "length\n5\n900\n70\n", {"truncate": 80}),
+    "bad": ("a.csv", "length\n5\n\n70\n", {"skip_bad": True}),
+    "texts": ("a.jsonl", '{"messages": [{"role": "user", "content": "Who waits?"}]}\n' * 3, {"tokenizer": "tok"}),
+    "pair": ("a.jsonl", '{"prompt": "Who waits?", "completion": "All."}\n' * 3, {"tokenizer": "tok"}),
 }
 
 
@@ -48,14 +54,12 @@ MADE_OF = {
 def test_trace_make_writes_all_that_is_known_of_a_files_lengths(form, folder, capsys):
     """So that they can be sent without the data: what is read of one is what is read of the other."""
     tokenizer_in(folder / "tok", UNMARKED)
-    name, content, flags = MADE_OF[form]
+    name, content, words = MADE_OF[form]
     (folder / name).write_text(content)
+    flags = [word for name, value in words.items() for word in (f"--{name.replace('_', '-')}", value)]
     for suffix in SUFFIXES:
-        run("trace", "make", name, *flags, "-o", f"sent.{suffix}")
-        read = {
-            flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], [*flags[1::2], True], strict=False)
-        }
-        trace, sent = load(name, **read | ({"truncate": 80} if form == "limited" else {})), load(f"sent.{suffix}")
+        run("trace", "make", name, *[word for word in flags if word is not True], "-o", f"sent.{suffix}")
+        trace, sent = load(name, **words), load(f"sent.{suffix}")
         for column in COLUMNS:
             one, other = getattr(trace, column), getattr(sent, column)
             assert (one is None and other is None) or one.tolist() == other.tolist(), column
@@ -65,24 +69,19 @@ def test_trace_make_writes_all_that_is_known_of_a_files_lengths(form, folder, ca
 
 
 @HERE
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_trace_make_draws_the_same_again_by_its_flags(suffix):
-    for spec in ("swe-smith", "uniform:min=1,max=99,samples=5,seed=9"):
+def test_trace_make_draws_where_somebody_says_how_many_and_the_same_again(folder):
+    for spec, suffix in product(("swe-smith", "uniform:min=1,max=99,samples=5,seed=9"), SUFFIXES):
         for name in ("a", "b"):
             run("trace", "make", spec, "--samples", 50, "--seed", 3, "--force", "-o", f"{name}.{suffix}")
         assert load(f"a.{suffix}").size == 50
         assert load(f"a.{suffix}").lengths.tolist() == load(f"b.{suffix}").lengths.tolist()
-
-
-@HERE
-def test_trace_make_draws_where_somebody_says_how_many(folder):
-    (folder / "a.csv").write_text("length,other\n1,5\n2,6\n,7\n")
+    (folder / "c.csv").write_text("length,other\n1,5\n2,6\n,7\n")
     for draw, size in ((("--samples", 8), 8), (("--seed", 3), 10_000)):
-        run("trace", "make", "a.csv", "--column", "other", *draw, "--force", "-o", "b.npy")
+        run("trace", "make", "c.csv", "--column", "other", *draw, "--force", "-o", "b.npy")
         assert load("b.npy").size == size
-    run("trace", "make", "a.csv", "--skip-bad", "--samples", 4, "--force", "-o", "b.npy")
+    run("trace", "make", "c.csv", "--skip-bad", "--samples", 4, "--force", "-o", "b.npy")
     assert sorted(load("b.npy").lengths.tolist()) == [1, 1, 2, 2]
-    run("trace", "make", "uniform:min=1,max=2", "--samples", "1k", "--drop-over", 1, "-o", "a.npy")
+    run("trace", "make", "uniform:min=1,max=2", "--samples", "1k", "--drop-over", 1, "--force", "-o", "a.npy")
     assert load("a.npy").longest == 1
     assert 0 < load("a.npy").size < 1000
 
@@ -96,13 +95,10 @@ def test_a_failed_write_leaves_the_old_file_alone(folder, monkeypatch):
 
 def test_trace_info_says_what_numpy_says(folder, capsys):
     (folder / "rl.csv").write_text("step,prompt_id,prompt,response\n1,a,10,30\n1,a,10,90\n2,b,20,40\n2,b,20,180\n")
-    run("trace", "info", "rl.csv", "--json", "--cutoff", 100, "--column", "response")
-    found = json.loads(capsys.readouterr().out)
-    assert (found["count"], found["max"], found["p50"], found["p99.9"]) == (4, 180, 65, pytest.approx(179.73))
-    assert found["cutoff"] == {"at": 100, "samples": 1, "tokens_if_cut": 80, "tokens_if_dropped": 180}
-    run("trace", "info", "rl.csv", "--json")
-    found = json.loads(capsys.readouterr().out)
-    assert found["loss_share"] == pytest.approx(0.85)
+    cut, whole = told(capsys, "rl.csv", "--cutoff", 100, "--column", "response"), told(capsys, "rl.csv")
+    assert (cut["count"], cut["max"], cut["p50"], cut["p99.9"]) == (4, 180, 65, pytest.approx(179.73))
+    assert cut["cutoff"] == {"at": 100, "samples": 1, "tokens_if_cut": 80, "tokens_if_dropped": 180}
+    assert whole["loss_share"] == pytest.approx(0.85)
 
 
 @HERE
@@ -110,9 +106,7 @@ def test_trace_info_tells_whether_lengths_are_still_those_of_another_trace(capsy
     for name, seed in (("then", 1), ("now", 2)):
         run("trace", "make", "longalign", "--samples", 500, "--seed", seed, "-o", f"{name}.csv")
     for against, apart in (("then.csv", False), ("sharegpt", True)):
-        capsys.readouterr()
-        run("trace", "info", "now.csv", "--against", against, "--json")
-        found = json.loads(capsys.readouterr().out)["against"]
+        found = told(capsys, "now.csv", "--against", against)["against"]
         assert bool(found["apart"]) == apart
         assert set(found["figures"]) == {"mean", "p50", "p90", "p99"}
 
@@ -137,14 +131,13 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("command", READ)
-def test_every_command_that_reads_lengths_tells_what_a_cutoff_loses(command, folder, capsys):
+def test_every_command_that_reads_lengths_tells_what_a_cutoff_loses(folder, capsys):
     (folder / "a.csv").write_text("length\n" + "10\n" * 30 + "100\n" * 10)
-    run(*command.split(), "a.csv", *READ[command].split(), "--cutoff", 40)
-    told = capsys.readouterr()
-    words = told.out if command == "trace info" else told.err
-    assert "10 samples (25.00%)" in words
-    assert "1,000 tokens (76.92% of all)" in words
+    for command, words in READ.items():
+        run(*command.split(), "a.csv", *words.split(), "--cutoff", 40)
+        shown = capsys.readouterr()
+        for loss in ("10 samples (25.00%)", "1,000 tokens (76.92% of all)"):
+            assert loss in (shown.out if command == "trace info" else shown.err), command
 
 
 @pytest.fixture
@@ -188,8 +181,3 @@ def test_where_nothing_fits_a_table_is_not_all(capsys):
     line = "compare uniform:min=5000,max=9000,samples=8 --model qwen3-14b --gpu a100 --devices 1 --minibatch 1"
     run(*line.split(), "--minibatches", "1", "--csv")
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_spec_has_no_columns():
-    with pytest.raises(InputError):
-        load("fixed:length=5", column="a")

@@ -57,9 +57,3 @@ def test_what_is_promised_comes_true(folder):
         row, _ = ran(folder, way.balancer, way.sync)
         came = before.found.seconds / (row["makespan_seconds"] / row["minibatches"])
         assert way.gain == pytest.approx(came, rel=0.03)
-
-
-def test_every_door_has_the_same_figures(folder):
-    _, files = ran(folder, "native", "collective")
-    content = json.loads(said(["diagnose", *files, "--price", "2", "--json"])[0])
-    assert json.loads(json.dumps(odcsim.diagnose(files, price=2).as_json())) == content
