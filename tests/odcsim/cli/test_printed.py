@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,11 +25,8 @@ ENDS = {  # of a shell's line: what its last words are, and on stderr
 for words in ("--help", "compare --help", "compare --help-all", "trace --help", "--version", "completion bash"):
     ENDS[f"{words} to a full disk"] = (f"odcsim {words} > /dev/full; echo $?", "1", FULL)
 for words in ("--help", "run --help", "doctor --help-all"):
-    ENDS[f"{words} of the engine to a full disk"] = (
-        f"odc_engine {words} > /dev/full; echo $?",
-        "1",
-        FULL.replace("odcsim", "odc_engine"),
-    )
+    line = f"odc_engine {words} > /dev/full; echo $?"
+    ENDS[f"{words} of the engine to a full disk"] = (line, "1", FULL.replace("odcsim", "odc_engine"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -59,23 +57,17 @@ def test_colours_reach_the_terminal_and_nothing_else_does(capsys):
     assert capsys.readouterr().out == "\x1b[1mbold\\x1b[1mbold\n"
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "told"),
-    [
-        (MemoryError(), 1, "too little memory (none is left); give it more, or ask for less"),
-        (OSError(24, "Too many open files"), 1, "Too many open files; see what this machine has left"),
-        (OSError(30, "Read-only file system", "a/b"), 2, "a/b: Read-only file system; check the path"),
-        (ImportError("lib\nlong", name="numpy"), 1, "numpy cannot be loaded (lib); install it anew, or free memory"),
-    ],
-)  # fmt: skip
-def test_what_a_machine_has_none_left_of_is_one_line(error, code, told, capsys):
-    def run():
-        raise error
-
-    assert command.status("odcsim", run) == code
-    assert capsys.readouterr().err == f"odcsim: error: {told}\n"
+LEFT = [
+    (MemoryError(), 1, "too little memory (none is left); give it more, or ask for less"),
+    (OSError(24, "Too many open files"), 1, "Too many open files; see what this machine has left"),
+    (OSError(30, "Read-only file system", "a/b"), 2, "a/b: Read-only file system; check the path"),
+    (ImportError("lib\nlong", name="numpy"), 1, "numpy cannot be loaded (lib); install it anew, or free memory"),
+]
 
 
-def test_a_defect_of_ours_is_not_hidden():
+def test_what_a_machine_has_none_left_of_is_one_line_and_a_defect_of_ours_is_not_hidden(capsys):
+    for error, code, told in LEFT:
+        assert command.status("odcsim", Mock(side_effect=error)) == code
+        assert capsys.readouterr().err == f"odcsim: error: {told}\n"
     with pytest.raises(OSError, match="odd"):
-        command.status("odcsim", lambda: (_ for _ in ()).throw(OSError(999, "odd")))
+        command.status("odcsim", Mock(side_effect=OSError(999, "odd")))
