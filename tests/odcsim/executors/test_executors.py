@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from strategies import ANYHOW, BETWEEN, ONCE, PREFETCHES, TRANSFERS, Case, cases, one_node
 
 from odcsim.executors import analytic, des
@@ -39,34 +38,11 @@ def test_every_step_starts_when_its_lane_and_its_needs_are_done_and_for_a_meetin
         assert np.array_equal(had[i], start + case.durations[step.duration])
 
 
-@given(cases(devices=(2, 4)), st.randoms(use_true_random=False))
-def test_relabelling_devices_permutes_the_times(case, random):
-    order = random.sample(range(case.counts.shape[1]), case.counts.shape[1])
-    times = np.array(analytic.run(case.program, case.durations))
-    assert np.array_equal(times[..., order], analytic.run(case.program, case.durations[..., order]))
-
-
 @given(cases(minibatches=(2, 4)))
 def test_minibatches_do_not_know_of_each_other(case):
     times = np.array(analytic.run(case.program, case.durations))
     for b in range(case.counts.shape[0]):
         assert np.array_equal(times[:, :, [b]], analytic.run(case.program, case.durations[:, [b]]))
-
-
-@given(cases(), st.integers(-3, 3))
-def test_doubling_every_duration_doubles_every_time(case, power):
-    factor = 2.0**power
-    times = np.array(analytic.run(case.program, case.durations))
-    assert np.array_equal(times * factor, analytic.run(case.program, case.durations * factor))
-
-
-@given(cases(), st.integers(0, 10**6), st.floats(0, 5))
-def test_a_longer_step_never_ends_anything_sooner(case, where, more):
-    """Condition: dedicated links. A shared one can break it, since which transfers overlap then changes."""
-    longer = case.durations.copy()
-    longer[np.unravel_index(where % longer.size, longer.shape)] += more
-    before, after = (analytic.run(case.program, table)[1] for table in (case.durations, longer))
-    assert (after >= before).all()
 
 
 @given(cases(syncs=("collective",)))
@@ -94,14 +70,6 @@ def test_on_demand_is_slower_by_publish_and_one_meeting_at_most(case):
     assert (makespans(more) <= bound * (1 + 1e-12)).all()
 
 
-@given(cases(syncs=("collective",), devices=(1, 1)))
-def test_a_device_alone_waits_for_nobody(case):
-    """No meeting can hold one device, so only the lanes set collective and on-demand apart there."""
-    asked, had = analytic.run(case.program, case.durations)
-    for i, step in enumerate(case.program.steps):
-        assert np.array_equal(had[i], asked[i] + case.durations[step.duration])
-
-
 @given(cases(syncs=("on-demand",), prefetches=("none",)))
 def test_on_demand_gains_from_every_further_layer_of_prefetch(case):
     """Condition: one-sided transfers. Their lanes' orders stay, and every gather may only start sooner."""
@@ -122,10 +90,7 @@ def test_collective_may_lose_by_deeper_prefetch():
 @given(cases(syncs=("on-demand",), prefetches=PREFETCHES))
 def test_on_demand_without_transfers_takes_the_largest_sum(case):
     free = case.without(*TRANSFERS, *BETWEEN, *ONCE)
-    work = np.zeros(free.counts.shape)
-    for step in free.program.steps:
-        if step.lane == COMPUTE:
-            work += free.durations[step.duration]
+    work = sum(free.durations[step.duration] for step in free.program.steps if step.lane == COMPUTE)
     np.testing.assert_allclose(makespans(free), work.max(axis=1), rtol=1e-12)
 
 
@@ -142,9 +107,8 @@ def test_collective_without_transfers_or_prefetch_is_lockstep(case):
     np.testing.assert_allclose(makespans(free), expected, rtol=1e-12)
 
 
-def issue_order(case: Case, b: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    asked, had = analytic.run(case.program, case.durations)
-    return asked[:, b], had[:, b], [i for i, s in enumerate(case.program.steps) if s.kind == "compute" and s.unit > 0]
+def layers_of(case: Case) -> list[int]:
+    return [i for i, s in enumerate(case.program.steps) if s.kind == "compute" and s.unit > 0]
 
 
 @settings(max_examples=100)
@@ -154,9 +118,9 @@ def test_devices_differ_by_two_layers_at_most_and_stay_in_one_microbatch(case):
 
     Layers are counted along the forward and back along the backward, where they are one layer apart at most.
     """
-    for b in range(case.counts.shape[0]):
-        asked, had, layers = issue_order(case, b)
-        steps = case.program.steps
+    times = np.array(analytic.run(case.program, case.durations))
+    steps, layers = case.program.steps, layers_of(case)
+    for asked, had in times.transpose(2, 0, 1, 3):
         for place, i in enumerate(layers):
             if place >= 3:
                 assert asked[i].min() >= had[layers[place - 3]].max()
@@ -172,17 +136,15 @@ def test_devices_do_differ_by_two_layers():
     steps = program(6, 1, "collective", "fsdp2")
     case = Case(steps, np.ones((1, 2), int), np.zeros((len(steps.durations), 1, 2)))
     case.durations[steps.durations.index(("forward", 0)), 0] = [1.0, 5.0]
-    asked, had, layers = issue_order(case, 0)
-    assert any(asked[i].min() < had[layers[place - 2]].max() for place, i in enumerate(layers) if place >= 2)
+    asked, had = analytic.run(steps, case.durations)
+    layers = layers_of(case)
+    assert any(asked[i].min() < had[before].max() for before, i in zip(layers, layers[2:], strict=False))
 
 
 @pytest.mark.parametrize("prefetch", PREFETCHES)
 def test_uneven_counts_hang_nobody(prefetch):
-    steps = program(2, 3, "on-demand", prefetch)
-    counts = np.array([[0, 1, 3]])
-    table = np.ones((len(steps.durations), 1, 3))
-    for row, (_, m) in enumerate(steps.durations):
-        table[row] *= m < counts
+    steps, counts = program(2, 3, "on-demand", prefetch), np.array([[0, 1, 3]])
+    table = np.array([m < counts for _, m in steps.durations], dtype=float)
     asked, had = des.run(steps, table)
     assert (had >= asked).all()
     first = next(i for i, s in enumerate(steps.steps) if s.kind == "meeting")
