@@ -108,13 +108,10 @@ def test_of_all_that_there_is_only_what_was_not_drawn_is_open(seed):
     """The mean of draws over the mean of all `there`, of which the trace is a part: its variance by weights."""
     rng = np.random.default_rng(seed)
     size = int(rng.integers(6, 30))
-    ids = minibatches(rng, size)
-    there = size + int(rng.integers(0, 30))
-    weights = np.bincount(np.concatenate(ids), minlength=there) / sum(map(len, ids))
-    samples = len(ids[0])
+    ids, there = minibatches(rng, size), size + int(rng.integers(0, 30))
+    weights, samples = np.bincount(np.concatenate(ids), minlength=there) / sum(map(len, ids)), len(ids[0])
     found = draws(ids, [np.ones(samples)] * len(ids), size).of_all(there)
-    left = float(((weights - 1 / there) ** 2).sum())
-    assert found.lasting == pytest.approx(samples * left)
+    assert found.lasting == pytest.approx(samples * ((weights - 1 / there) ** 2).sum())
 
 
 def by_student(off, level):
@@ -143,10 +140,8 @@ def test_the_interval_is_students_with_one_more_minibatch(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_it_is_turned_with_the_ratio(seed):
     rng = np.random.default_rng(seed)
-    size = 40
-    ids = minibatches(rng, size, samples=4)
-    work = rng.lognormal(0, 1, size)
-    about = draws(ids, [work[one] for one in ids], size)
+    ids, work = minibatches(rng, 40, samples=4), rng.lognormal(0, 1, 40)
+    about = draws(ids, [work[one] for one in ids], 40)
     above, below = rng.lognormal(0, 0.3, (2, len(ids)))
     low, high = interval(above, below, about)
     assert interval(below, above, about) == pytest.approx((1 / high, 1 / low))
@@ -180,3 +175,4 @@ def test_a_run_is_doubted_by_its_seconds_and_by_its_minibatches_together(seed):
     down, up = 1 - np.exp(-by_student(-off, 0.95)), np.exp(by_student(off, 0.95)) - 1
     found = of_run(seconds, apart(count), low, high)
     assert found == pytest.approx((1 - min(1, np.hypot(1 - low, down)), 1 + np.hypot(high - 1, up)))
+    assert of_run(seconds[:1], apart(1), low, high) == pytest.approx((low, high))

@@ -1,24 +1,30 @@
 """Laws of usage: where device time goes adds up, and small cases by hand go where they must."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import ANYHOW, BETWEEN, ONCE, SYNCS, TRANSFERS, Case, cases
+from strategies import ANYHOW, BETWEEN, SYNCS, TRANSFERS, Case, cases
 
 from odcsim.cluster import Cluster
 from odcsim.executors import analytic, des
-from odcsim.program import program
+from odcsim.program import COMPUTE, program
 from odcsim.results import metrics
 from odcsim.results.metrics import PARTS, Usage
+from odcsim.results.slices import compute_lane, transfer_lane, view
+from odcsim.results.steps import steps as steps_of
 from odcsim.timeline import Block
 
 
+def block_of(case: Case, run=analytic.run) -> Block:
+    return Block(case.program, np.arange(len(case.counts)), case.counts, *run(case.program, case.durations))
+
+
 def usage(case: Case, run=analytic.run) -> Usage:
-    b = case.counts.shape[0]
-    return metrics.measure(Block(case.program, np.arange(b), case.counts, *run(case.program, case.durations)))
+    return metrics.measure(block_of(case, run))
 
 
 def adds_up(found: Usage, devices: int) -> None:
@@ -35,6 +41,7 @@ def test_compute_and_the_parts_of_idle_are_all_device_time(case):
     """`other` is what is left, so that the sum holds is no news; that no part falls below zero or over all is."""
     found = usage(case)
     adds_up(found, case.counts.shape[1])
+    agrees(block_of(case))
     computed = sum(case.durations[s.duration].sum(axis=1) for s in case.program.steps if s.kind == "compute")
     np.testing.assert_allclose(found.compute, computed, rtol=1e-9, atol=1e-12)
     if found.makespan.any():
@@ -46,8 +53,9 @@ def test_compute_and_the_parts_of_idle_are_all_device_time(case):
 
 @given(cases(devices=(4, 4), microbatches=(1, 3), **ANYHOW))
 def test_the_sum_holds_on_shared_links_too(case):
-    cluster = Cluster(4, 2, 3e11, 2.5e10, 1)
-    adds_up(usage(case, lambda steps, table: des.run(steps, table, cluster)), 4)
+    block = block_of(case, lambda steps, table: des.run(steps, table, Cluster(4, 2, 3e11, 2.5e10, 1)))
+    adds_up(metrics.measure(block), 4)
+    agrees(block)
 
 
 @settings(max_examples=150)
@@ -129,6 +137,8 @@ DEMAND, EVERY = ("on-demand",), SYNCS
         (EVERY, {}, LAYER, 6, {"compute": 2, "gather": 4}),
         (EVERY, {"layers": 2}, {"gather_layer": [2], "forward": [3], "head": [3], "backward": [3]}, 23,
          {"compute": 15, "gather": 8}),
+        (EVERY, {"layers": 2, "prefetch": "fsdp2"}, {"gather_layer": [2], "forward": [3], "head": [3], "backward": [3]},
+         17, {"compute": 15, "gather": 2}),
         # the root's is in front of every microbatch, the last pushes behind it; those beside a backward are hidden
         (DEMAND, {"microbatches": 3, "prefetch": "fsdp2"}, {"gather_root": [2], "forward": [4]}, 18,
          {"compute": 12, "gather": 6}),
@@ -147,19 +157,12 @@ def test_small_cases_by_hand_go_where_they_must(syncs, how, seconds, makespan, p
         only(by_hand(sync, **how, **seconds), makespan, **parts)
 
 
-@pytest.mark.parametrize("sync", SYNCS)
-def test_with_prefetch_only_the_first_gather_is_exposed(sync):
-    seconds = {"gather_layer": [2], "forward": [3], "head": [3], "backward": [3]}
-    assert by_hand(sync, layers=2, prefetch="fsdp2", **seconds).gather[0] == 2
-
-
 def test_a_device_without_microbatches_waits_at_the_end():
     steps = program(1, 2, "on-demand")
-    table = np.zeros((len(steps.durations), 1, 2))
-    for row, (what, _) in enumerate(steps.durations):
-        if what == "forward":
-            table[row, 0] = [0, 4]
+    table = np.array([[[0, 4.0 * (what == "forward")]] for what, _ in steps.durations])
     only(usage(Case(steps, np.array([[0, 2]]), table)), 8, compute=8, wait_end=8)
+    empty = by_hand("on-demand", forward=[0.0])  # is not idle
+    assert (empty.idle(), set(empty.idle_parts())) == (0.0, set(PARTS))
 
 
 def test_gather_and_push_in_flight_at_once_count_once():
@@ -170,35 +173,58 @@ def test_gather_and_push_in_flight_at_once_count_once():
     assert found.gather[0] + found.push[0] == pytest.approx(found.makespan[0] - 3)
 
 
-def test_an_empty_minibatch_is_not_idle():
-    found = by_hand("on-demand", forward=[0.0])
-    assert found.idle() == 0.0
-    assert set(found.idle_parts()) == set(PARTS)
-
-
-@given(cases(syncs=("collective",), prefetches=("none",), microbatches=(1, 3)))
-def test_idle_of_collective_without_transfers_is_lockstep(case):
-    """1 - compute / (devices x sum over stretches between meetings of the slowest): the closed form of the paper."""
-    free = case.without(*TRANSFERS, *BETWEEN, "overhead", *ONCE)
-    row = {timed: free.durations[i] for i, timed in enumerate(free.program.durations)}
-    layers, devices = free.program.layers, free.counts.shape[1]
-    slowest, total = 0.0, 0.0
-    for m in range(free.program.microbatches):
-        stretches = [row["embed", m], *[row["forward", m]] * (layers - 1), row["forward", m] + row["head", m]]
-        stretches += [*[row["backward", m]] * layers, row["embed backward", m]]
-        slowest += sum(s.max(axis=1).sum() for s in stretches)
-        total += sum(s.sum() for s in stretches)
-    expected = 1 - total / (devices * slowest) if slowest else 0.0
-    found = usage(free)
-    assert found.idle() == pytest.approx(expected, abs=1e-9)
-    assert found.wait_inside.sum() == pytest.approx(devices * slowest - total, abs=1e-9)
-
-
 def test_usages_go_back_to_the_order_of_their_minibatches():
-    pieces = []
-    for numbers in ([3, 0], [1, 2]):
-        values = np.array(numbers, float)
-        pieces.append((np.array(numbers), Usage(*[values + i for i in range(len(fields(Usage)))])))
-    whole = metrics.assemble(pieces, 4)
-    for i, field in enumerate(fields(Usage)):
-        assert getattr(whole, field.name).tolist() == [i, 1 + i, 2 + i, 3 + i]
+    names = [field.name for field in fields(Usage)]
+    some = [(np.array(of), Usage(*[np.array(of, float) + i for i in range(len(names))])) for of in ([3, 0], [1, 2])]
+    whole = metrics.assemble(some, 4)
+    assert [getattr(whole, name).tolist() for name in names] == [[i, 1 + i, 2 + i, 3 + i] for i in range(len(names))]
+
+
+# Slices fill a device's time, and come to the same
+
+COMPUTES = ("forward", "head", "backward")
+EITHER = {"overhead", "optimizer", "publish", "meeting", "other"}  # what metrics calls other
+
+
+def agrees(block):
+    """Slices fill a lane, do one thing at a time, only what the device ran, and come to what metrics says."""
+    found = metrics.measure(block)
+    for place in range(block.counts.shape[0]):
+        total = dict.fromkeys((*COMPUTES, *PARTS), 0.0)
+        for device in range(block.counts.shape[1]):
+            seen = view(block, place, device)
+            for lane in (COMPUTE, *seen.lanes()):
+                slices = compute_lane(seen) if lane == COMPUTE else transfer_lane(seen, lane)
+                assert all(a.end <= b.start for a, b in pairwise(slices))
+                done = {s.microbatch for s in slices if s.kind not in PARTS}
+                assert done <= {-1, *range(block.counts[place, device])}
+            slices = compute_lane(seen)
+            edges = [0.0, *(edge for s in slices for edge in (s.start, s.end)), block.had[:, place].max()]
+            assert edges == sorted(edges)
+            assert edges[::2] == edges[1::2]
+            for s in slices:
+                total["other" if s.kind in EITHER else s.kind] += s.seconds
+        assert sum(total[kind] for kind in COMPUTES) == pytest.approx(found.compute[place], abs=1e-9)
+        for part in PARTS:
+            assert total[part] == pytest.approx(getattr(found, part)[place], abs=1e-9), part
+
+
+@given(cases(microbatches=(1, 3)))
+def test_a_microbatch_that_a_device_did_not_run_is_not_shown_whatever_its_times(case):
+    block = block_of(case)
+    seen = view(replace(block, counts=np.zeros_like(block.counts)), 0, 0)
+    shown = [s for lane in seen.lanes() for s in transfer_lane(seen, lane)] + compute_lane(seen)
+    assert {s.microbatch for s in shown} <= {-1}
+
+
+def test_steps_add_up_to_the_run(timeline):
+    lines, found = list(steps_of(timeline, "mine")), metrics.usage(timeline)
+    assert [line["step"] for line in lines] == list(range(len(timeline.samples)))
+    assert {line["run"] for line in lines} == {"mine"}
+    seconds = [line["seconds"] for line in lines]
+    assert [line["elapsed"] for line in lines] == pytest.approx(np.cumsum(seconds))
+    assert sum(seconds) == pytest.approx(found.makespan.sum())
+    assert sum(line["idle"] * line["seconds"] for line in lines) / sum(seconds) == pytest.approx(found.idle())
+    for line, tokens in zip(lines, timeline.tokens, strict=True):
+        assert line["tokens_per_second"] * line["seconds"] == pytest.approx(tokens)
+        assert sum(line[part] for part in PARTS) == pytest.approx(line["idle"])
