@@ -27,13 +27,8 @@ from odcsim.show.pages.report import write_timelines
 from odcsim.timeline import Timeline
 
 
-def moved(line: Timeline, change) -> Timeline:
-    """Each block with what `change` makes of its times."""
-    return replace(line, blocks=tuple(replace(b, asked=change(b, b.asked), had=change(b, b.had)) for b in line.blocks))
-
-
 def stretched(line: Timeline, factor: float) -> Timeline:
-    return moved(line, lambda _, times: factor * times)
+    return replace(line, blocks=tuple(replace(b, asked=factor * b.asked, had=factor * b.had) for b in line.blocks))
 
 
 def said(line: Timeline, **changes: object) -> Timeline:
@@ -62,6 +57,7 @@ def test_a_prediction_of_itself_has_no_errors_and_kinds_leave_waiting_out(settin
     assert (found.makespan.worst, found.finish.worst, found.idle_error, found.noise.worst) == (0, 0, 0, 0)
     assert {kind.error for kind in found.kinds} == {m.error for m in found.minibatches} == {0.0}
     seconds = {k.kind: k.measured_seconds for k in found.kinds}
+    assert {what.split()[0] for what, _ in program(2, 2, sync).durations} <= set(KINDS)
     computed = sum(seconds.get(k, 0) for k in ("embed", "forward", "head", "backward"))
     assert computed == pytest.approx(usage(line).compute.sum())
     cost, file, wanted = replace(setting.cost, cluster=cluster), plan(setting, line.about.balancer), 0.0
@@ -69,11 +65,6 @@ def test_a_prediction_of_itself_has_no_errors_and_kinds_leave_waiting_out(settin
         table = cost.durations(block.program, cost.load([file.schedules[n] for n in block.minibatches]))
         wanted += sum(table[s.duration].sum() for s in block.program.steps if s.kind == "gather")
     assert seconds["gather"] == pytest.approx(wanted)
-
-
-def test_every_compute_and_transfer_has_a_kind():
-    timed = {what.split()[0] for sync in SYNCS for what, _ in program(2, 2, sync).durations}
-    assert timed == set(KINDS)
 
 
 @settings(max_examples=20)
@@ -104,8 +95,12 @@ def test_noise_is_the_error_of_one_run_as_the_prediction_of_another(noisy):
     assert 0.2 < found.makespan.median / found.noise.median < 5
 
 
-def test_json_holds_every_error_and_idle_errors_add_up(setting, noisy):
+def test_json_holds_every_error_and_idle_errors_add_up(setting, noisy, tmp_path):
+    """And the page fetches nothing."""
     found = validate(run_on(setting, setting.cost.cluster, "on-demand"), noisy)
+    validation_page.write_validation(found, tmp_path / "v.html")
+    assert not re.search(r'<script src|(?:src|href)="(?:https?:)?//', (tmp_path / "v.html").read_text())
+    assert [path.name for path in tmp_path.iterdir()] == ["v.html"]
     content = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert found.idle_error < 0  # jitter makes devices wait
     assert set(content["idle_parts_error_points"]) == set(PARTS)
@@ -133,64 +128,43 @@ def test_finish_times_are_those_before_the_meeting_at_the_end(timeline):
 
 def test_the_worst_minibatch_is_named_with_its_cause(timeline):
     longer, place = timeline.block_of(4)
-
-    def change(block, times):
-        factors = np.ones(times.shape[1])
-        factors[place] = 1.2 if block is longer else 1.0
-        return times * factors[:, None]
-
-    found = validate(moved(timeline, change), [timeline])
+    factors = np.ones((len(longer.minibatches), 1))
+    factors[place] = 1.2
+    late = replace(longer, asked=longer.asked * factors, had=longer.had * factors)
+    blocks = tuple(late if block is longer else block for block in timeline.blocks)
+    found = validate(replace(timeline, blocks=blocks), [timeline])
     worst = found.worst(1)[0]
     assert (worst.minibatch, worst.furthest, worst.error) == (4, "backward", pytest.approx(0.2))
     assert (found.makespan.worst, found.makespan.median) == (pytest.approx(0.2), 0)
     assert validation_page.worst(found)[0][0] == "4"
 
 
-@pytest.mark.parametrize(
-    ("predicted", "measured"),
-    [
-        (lambda t: t, lambda _: []),
-        (lambda t: t, lambda t: [said(t, digest="0123")]),
-        (lambda t: t, lambda t: [said(t, sync="collective")]),
-        (lambda t: t, lambda t: [said(t, devices=8)]),
-        (lambda t: t, lambda t: [said(t, prefetch="none")]),
-        (lambda t: said(t, executor="engine", emulated=False), lambda t: [t]),  # the two are swapped
-        (lambda t: t, lambda t: [t, said(t, digest="x")]),
-        (lambda t: t, lambda t: [t, said(t, hardware="other")]),
-        (lambda t: t, lambda t: [replace(t, samples=t.samples + 1)]),
-        (lambda t: stretched(t, 0.0), lambda t: [t]),
-        (lambda t: stretched(t, 1e-4), lambda t: [said(stretched(t, 1e-4), executor="engine")]),  # emulated, of ms
-    ],
-)
-def test_what_is_not_the_same_run_is_refused(timeline, predicted, measured):
-    with pytest.raises(InputError):
-        validate(predicted(timeline), measured(timeline))
-    quick = said(stretched(timeline, 1e-4), executor="engine", emulated=False)
-    assert validate(stretched(timeline, 1e-4), [quick]).makespan.worst == 0
+OTHERS = {"digest": "0123", "sync": "collective", "devices": 8, "prefetch": "none"}
+
+
+def test_what_is_not_the_same_run_is_refused(timeline):
+    quick, ours = stretched(timeline, 1e-4), {"executor": "engine", "emulated": False}
+    wrong = [(timeline, []), (timeline, [replace(timeline, samples=timeline.samples + 1)])]
+    wrong += [(timeline, [said(timeline, **{name: value})]) for name, value in OTHERS.items()]
+    wrong += [(timeline, [timeline, said(timeline, **change)]) for change in ({"digest": "x"}, {"hardware": "other"})]
+    wrong += [(said(timeline, **ours), [timeline]), (stretched(timeline, 0.0), [timeline])]  # swapped, of no time
+    wrong += [(quick, [said(quick, executor="engine")])]  # emulated, of ms
+    for predicted, measured in wrong:
+        with pytest.raises(InputError):
+            validate(predicted, measured)
+    assert validate(quick, [said(quick, **ours)]).makespan.worst == 0
 
 
 @pytest.mark.parametrize(
     ("changes", "runs", "cautions"),
-    [
-        ({"executor": "engine", "emulated": False}, 2, 0),
-        ({"executor": "engine", "emulated": False}, 1, 1),
-        ({"executor": "engine"}, 2, 1),  # which checks an executor
-        ({}, 1, 2),
-    ],
-)
+    [({"executor": "engine", "emulated": False}, 2, 0), ({"executor": "engine", "emulated": False}, 1, 1),
+     ({"executor": "engine"}, 2, 1), ({}, 1, 2)],  # the third checks an executor
+)  # fmt: skip
 def test_cautions_say_what_the_errors_do_not(timeline, changes, runs, cautions):
     measured = [said(timeline, **changes)] * runs
-    found = validate(timeline, measured)
-    assert len(validation_page.cautions(found)) == cautions
+    found, beyond = (validate(said(timeline, **words), measured) for words in ({}, {"fidelity": "extrapolated"}))
+    assert [len(validation_page.cautions(one)) for one in (found, beyond)] == [cautions, cautions + 1]
     assert found.as_json()["executor_check"] == changes.get("emulated", True)
-    beyond = validate(said(timeline, fidelity="extrapolated"), measured)
-    assert len(validation_page.cautions(beyond)) == cautions + 1
-
-
-def test_the_page_fetches_nothing(noisy, tmp_path):
-    validation_page.write_validation(validate(noisy[0], noisy[1:]), tmp_path / "v.html")
-    assert not re.search(r'<script src|(?:src|href)="(?:https?:)?//', (tmp_path / "v.html").read_text())
-    assert [p.name for p in tmp_path.iterdir()] == ["v.html"]
 
 
 # What readers make of a run with a shared queue.
