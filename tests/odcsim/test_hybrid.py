@@ -39,6 +39,11 @@ def cost(devices: int, per_node: int, sharding: str = "hybrid", *, model=MODEL, 
     return Cost(model, estimate(model, A100, devices), cluster, recipe or Recipe(sharding=sharding))
 
 
+def on_nodes(setting, per_node: int) -> Cost:
+    cluster = replace(setting.cost.cluster, devices_per_node=per_node, nics_per_node=per_node)
+    return replace(setting.cost, cluster=cluster)
+
+
 def even(length: int, devices: int, microbatches: int = 1) -> Schedule:
     count = devices * microbatches
     order = [range(d, count, devices) for d in range(devices)]
@@ -63,9 +68,8 @@ def span(how: Cost, found: Schedule | None = None, executor: str = "analytic") -
 @settings(max_examples=30)
 @given(found=schedules(4), per_node=st.integers(4, 9), executor=st.sampled_from(EXECUTORS), sync=st.sampled_from(SYNCS))
 def test_on_one_node_hybrid_is_full_to_the_last_bit(setting, found, per_node, executor, sync):
-    one = replace(setting.cost.cluster, devices_per_node=per_node, nics_per_node=per_node)
     found = found if sync_named(sync).uneven else even(found.lengths[0], 4, 2)
-    hows = [Simulation(replace(setting.cost, cluster=one), sync, executor, sharding=s) for s in ("full", "hybrid")]
+    hows = [Simulation(on_nodes(setting, per_node), sync, executor, sharding=s) for s in ("full", "hybrid")]
     full, hybrid = (usage([found], how) for how in hows)
     assert all(np.array_equal(getattr(full, f.name), getattr(hybrid, f.name)) for f in fields(full))
     file = ScheduleFile(Header("native", "m", "a test", 10**6, 4, 0), (found,)).sealed()
@@ -73,17 +77,13 @@ def test_on_one_node_hybrid_is_full_to_the_last_bit(setting, found, per_node, ex
     assert (one.about, one.blocks[0].program) == (other.about, other.blocks[0].program)
 
 
-@given(
-    st.sampled_from(NAMES),
-    st.sampled_from(SYNCS),
-    st.integers(1, 4),
-    st.integers(2, 5),
-    st.sampled_from([1, 2, 8]),
-    st.sampled_from(PREFETCHES),
-)
-def test_hybrid_never_moves_more_bytes_between_nodes_than_full(name, sync, microbatches, nodes, per_node, prefetch):
+nodes_of = st.tuples(st.integers(2, 5), st.sampled_from([1, 2, 8]))
+
+
+@given(st.sampled_from(NAMES), st.sampled_from(SYNCS), st.integers(1, 4), nodes_of, st.sampled_from(PREFETCHES))
+def test_hybrid_never_moves_more_bytes_between_nodes_than_full(name, sync, microbatches, sizes, prefetch):
     """Seconds are bytes where a network card takes one for each and nothing else takes any, factors included."""
-    model = catalog.model(name)
+    model, (nodes, per_node) = catalog.model(name), sizes
     free = {"one_sided_slowdown": 0.0, "latency": 0.0, "hop": 0.0, "nic_share": 1.0}
     cluster = Cluster(nodes * per_node, per_node, 1e30, 1.0, per_node, **free)
     moved = []
@@ -145,20 +145,14 @@ def test_its_price_in_memory(nodes, per_node, sync):
     anew = 0 if sync == "on-demand" or nodes == 1 else 2 * MODEL.parameters / devices
     assert hybrid.total - full.total == pytest.approx(6 * share + anew)
     assert memory.over_full(MODEL, devices, Recipe(sync), per_node) == pytest.approx(6 * share + anew)
-
-
-@given(st.integers(1, 4), st.sampled_from([1, 2, 8]))
-def test_states_are_whole_in_every_node_where_nodes_exchange_layer_by_layer(nodes, per_node):
-    """Twelve bytes of a parameter, and four of its gradient's sum; nothing beside them."""
+    # Where nodes exchange layer by layer states are whole in every one: twelve bytes of a parameter, and four of its
+    # gradient's sum; nothing beside them.
     recipe = Recipe("collective", exchange="layers")
-    full, hybrid = (memory.estimate(MODEL, nodes * per_node, 1 << 18, recipe, holders) for holders in (0, per_node))
-    share = MODEL.parameters / per_node - MODEL.parameters / (nodes * per_node)
-    states = [m.weights + m.moments for m in (full, hybrid)]
-    assert states[1] - states[0] == pytest.approx(12 * share)
+    full, hybrid = (memory.estimate(MODEL, devices, 1 << 18, recipe, holders) for holders in (0, per_node))
+    assert hybrid.weights + hybrid.moments == pytest.approx(full.weights + full.moments + 12 * share)
     assert hybrid.gradients - full.gradients == pytest.approx(4 * share)
-    assert hybrid.in_node == 0
-    assert hybrid.total - full.total == pytest.approx(16 * share)
-    assert memory.over_full(MODEL, nodes * per_node, recipe, per_node) == pytest.approx(16 * share)
+    assert (hybrid.in_node, hybrid.total - full.total) == (0, pytest.approx(16 * share))
+    assert memory.over_full(MODEL, devices, recipe, per_node) == pytest.approx(16 * share)
 
 
 def test_what_is_no_hybrid_sharding_or_another_than_was_predicted_is_refused(setting, schedules):
@@ -166,27 +160,24 @@ def test_what_is_no_hybrid_sharding_or_another_than_was_predicted_is_refused(set
         with pytest.raises(InputError):
             cost(*wrong)
     assert cost(12, 8, "full").holders == 12
-
-    def run(sharding: str, per_node: int):
-        cluster = replace(setting.cost.cluster, devices_per_node=per_node, nics_per_node=per_node)
-        return simulate(schedules, Simulation(replace(setting.cost, cluster=cluster), sharding=sharding))
-
-    for other in (run("full", 2), run("hybrid", 1)):
+    hybrid, *others = (
+        simulate(schedules, Simulation(on_nodes(setting, per_node), sharding=sharding))
+        for sharding, per_node in (("hybrid", 2), ("full", 2), ("hybrid", 1))
+    )
+    for other in others:
         with pytest.raises(InputError):
-            validation.validate(run("hybrid", 2), [other])
+            validation.validate(hybrid, [other])
 
 
 @pytest.mark.parametrize("max_tokens", [1000, 4000])
 def test_a_row_is_held_against_full_sharding_with_the_plans_for_it(max_tokens):
     """Its root takes longer to gather, so a microbatch costs more, and pool leaves fewer of them to the queue."""
-    asked = ask(
-        "uniform:min=200,max=1000", NAMES[0], gpu="h100", devices=16, minibatch=4, minibatches=1, max_tokens=max_tokens
-    )
+    words = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 1, "max_tokens": max_tokens}
+    asked = ask("uniform:min=200,max=1000", NAMES[0], **words)
     how = replace(asked.cost.by(sharding="hybrid"), cluster=replace(asked.cost.cluster, nic_bandwidth=12.5e9 / 8))
     setting = replace(asked, cost=how)
     full = replace(setting, cost=how.by(sharding="full"))
     found = compare(setting, memory_limit=A100.memory_bytes)
-    assert found.as_json()["inputs"]["sharding"] == "hybrid"
     assert {row.sharding for row in found.rows} == {"hybrid"}
     for row in found.rows:
         if row.balancer in ("lb-micro", "pool"):
