@@ -37,48 +37,41 @@ def test_the_text_of_a_small_program(name):
 
 
 @given(programs)
-def test_steps_come_after_earlier_steps_of_other_lanes(p):
-    """So the order of the list is one in which everything can be issued, and nobody waits in a circle."""
-    for i, step in enumerate(p.steps):
+def test_lanes_partition_the_steps(p):
+    """Steps come after earlier ones of other lanes, so nobody waits in a circle; each names a row that stands for it.
+    And the same shape is the same program and text."""
+    one_sided = p.sync == "on-demand"
+    lanes = {"gather": GATHER, "push": PUSH} if one_sided else {"gather": COMM, "push": COMM}
+    for i, (step, before) in enumerate(zip(p.steps, p.previous_in_lane(), strict=True)):
+        assert step.lane == lanes.get(step.kind, COMPUTE)
+        assert before == max([j for j in of(p, lane=step.lane) if j < i], default=-1)
         assert list(step.after) == sorted(set(step.after))
         assert all(0 <= need < i and p.steps[need].lane != step.lane for need in step.after)
-
-
-@given(programs)
-def test_lanes_partition_the_steps(p):
-    """And each step names a row that stands for it."""
-    one_sided = p.sync == "on-demand"
-    for step in p.steps:
-        expected = {"gather": GATHER, "push": PUSH} if one_sided else {"gather": COMM, "push": COMM}
-        assert step.lane == expected.get(step.kind, COMPUTE)
-    for i, before in enumerate(p.previous_in_lane()):
-        assert before == max([j for j in of(p, lane=p.steps[i].lane) if j < i], default=-1)
-    assert {s.duration for s in p.steps} == set(range(len(p.durations)))
-    for step in p.steps:
         what, microbatch = p.durations[step.duration]
         assert microbatch == step.microbatch
         assert (what in COMPUTES) == (step.kind == "compute")
         assert step.kind == "compute" or what.startswith(step.kind)
+    assert {s.duration for s in p.steps} == set(range(len(p.durations)))
+    assert program(p.layers, p.microbatches, p.sync, p.prefetch, p.sharding) == p
+    assert hash(p) == hash(Program(p.sync, p.layers, p.microbatches, p.prefetch, p.steps, p.durations, p.sharding))
+    lines = str(p).splitlines()
+    assert len(lines) == len(set(lines)) == len(p.steps)
 
 
 @given(programs)
 def test_each_sync_moves_what_it_must(p):
+    """Every layer is gathered twice (it is resharded after its forward), the root once (it is not). And each microbatch
+    computes every unit forward and backward in order."""
     layers, microbatches = p.layers, p.microbatches
     gathers, pushes = ([i for i in of(p, kind=kind) if p.steps[i].unit >= 0] for kind in ("gather", "push"))
-    # Every layer is gathered twice (it is resharded after its forward), the root once (it is not).
     pushing = [microbatches - 1] * (microbatches > 0) if p.sync == "deferred" else list(range(microbatches))
     gathered, pushed = (Counter((p.steps[i].microbatch, p.steps[i].unit) for i in some) for some in (gathers, pushes))
     assert gathered == {(m, u): 1 if u == ROOT else 2 for m in range(microbatches) for u in range(layers + 1)}
     assert pushed == {(m, u): 1 for m in pushing for u in range(layers + 1)}
-
-
-@given(programs)
-def test_each_microbatch_computes_every_unit_forward_and_backward_in_order(p):
-    for m in range(p.microbatches):
+    forward, backward = ([(what, unit + 1) for unit in range(layers)] for what in ("forward", "backward"))
+    for m in range(microbatches):
         done = [(p.durations[p.steps[i].duration][0], p.steps[i].unit) for i in of(p, kind="compute", microbatch=m)]
-        forward = [("forward", layer) for layer in range(1, p.layers + 1)]
-        backward = [("backward", layer) for layer in range(p.layers, 0, -1)]
-        assert done == [("embed", ROOT), *forward, ("head", ROOT), *backward, ("embed backward", ROOT)]
+        assert done == [("embed", ROOT), *forward, ("head", ROOT), *backward[::-1], ("embed backward", ROOT)]
 
 
 @given(programs)
@@ -120,8 +113,9 @@ def test_hybrid_sharding_leaves_a_node_twice_a_minibatch_and_full_with_every_tra
 
 
 @given(programs)
-def test_what_computes_pushes_and_the_optimizer_wait_for(p):
-    """Their own gathers, the backward that made a gradient, and every push."""
+def test_the_root_gather_is_exposed_and_waits_for_the_last_push(p):
+    """FSDP2's root gather waits for the compute stream, which the root push of the microbatch before it holds up. What
+    else computes waits for its own gather, a push for the backward that made its gradient, the optimizer for all."""
     for step in p.steps:
         before = [(n, p.steps[n]) for n in step.after]
         if step.kind == "compute" and step.unit != ROOT:
@@ -134,17 +128,9 @@ def test_what_computes_pushes_and_the_optimizer_wait_for(p):
     assert p.steps[meeting].after == tuple([i for i in of(p, kind="push") if p.steps[i].unit >= 0][-1:])
     assert all(s.lane == COMPUTE or s.unit < 0 for s in p.steps[meeting:])
     assert not [s for s in p.steps[meeting:] if s.kind == "compute"]
-
-
-@given(programs)
-def test_the_root_gather_is_exposed_and_waits_for_the_last_push(p):
-    """FSDP2's root gather waits for the compute stream, which the root push of the microbatch before it holds up."""
     for m in range(p.microbatches):
-        (root,) = timed(p, "gather root", m)
-        (overhead,) = timed(p, "overhead", m)
-        (embed,) = timed(p, "embed", m)
-        assert p.steps[root].after == (overhead,)
-        assert p.steps[embed].after == (root,)
+        [root], [overhead], [embed] = (timed(p, what, m) for what in ("gather root", "overhead", "embed"))
+        assert (p.steps[root].after, p.steps[embed].after) == ((overhead,), (root,))
         before = [i for i in of(p, kind="push", unit=ROOT) if i < overhead]
         assert p.steps[overhead].after == tuple(before[-1:])
 
@@ -162,15 +148,11 @@ def test_how_far_a_gather_runs_ahead(p):
     for m in range(p.microbatches):
         computes = of(p, kind="compute", microbatch=m)
         head = p.layers + 1
-        for place, i in enumerate(computes):
-            gathers = [n for n in p.steps[i].after if p.steps[n].kind == "gather"]
-            if place == 0 or place == head or place == len(computes) - 1:
-                continue
-            (gather,) = gathers
+        for place in (*range(1, head), *range(head + 1, len(computes) - 1)):
+            [gather] = [n for n in p.steps[computes[place]].after if p.steps[n].kind == "gather"]
             first = 0 if place < head else head  # of this pass; its gathers can run ahead no further than that
-            behind = place - 1 - (forward if place < head else backward)
-            wanted = computes[max(behind, first - 1)] if max(behind, first - 1) >= 0 else None
-            assert p.steps[gather].after == (() if wanted is None else (wanted,))
+            behind = max(first - 1, place - 1 - (forward if place < head else backward))
+            assert p.steps[gather].after == tuple(computes[max(behind, 0) : behind + 1])
 
 
 @given(programs)
@@ -183,14 +165,6 @@ def test_a_backward_waits_for_the_push_that_holds_its_buffer(p):
         for place, i in enumerate(computes[p.layers + 2 :]):  # the backward of layer L - place, then the embedding's
             waits = [n for n in p.steps[i].after if p.steps[n].kind == "push"]
             assert waits == (pushes[place - trail : place - trail + 1] if pushes and place >= trail else [])
-
-
-@given(programs)
-def test_the_same_shape_is_the_same_program_and_text(p):
-    assert program(p.layers, p.microbatches, p.sync, p.prefetch, p.sharding) == p
-    assert hash(p) == hash(Program(p.sync, p.layers, p.microbatches, p.prefetch, p.steps, p.durations, p.sharding))
-    lines = str(p).splitlines()
-    assert len(lines) == len(set(lines)) == len(p.steps)
 
 
 WRONG = [
