@@ -1,4 +1,5 @@
-"""Laws of nodes: hybrid sharding with an exchange at the end or layer by layer, and hierarchical transfers."""
+"""Laws of nodes and of collectives: hybrid sharding with an exchange at the end or layer by layer, hierarchical
+transfers, and collectives at full strength."""
 
 from dataclasses import fields, replace
 
@@ -99,9 +100,16 @@ def test_hybrid_never_moves_more_bytes_between_nodes_than_full(name, sync, micro
 
 @given(st.sampled_from(SYNCS), st.integers(2, 4), st.sampled_from([2, 4, 8]))
 def test_layers_move_as_on_a_node_alone(sync, nodes, per_node):
+    """And transfers that were measured with a node's devices hold inside it."""
     found = rows(cost(nodes * per_node, per_node), sync, even(10, nodes * per_node))
     alone = rows(cost(per_node, per_node, "full"), sync, even(10, per_node))
     assert {what: found[what] for what in TRANSFERS} == {what: alone[what] for what in TRANSFERS}
+    fit = replace(fits.published(NAMES[0], "a100"), timings=(Timing("gather", per_node, 0.5, 0.0),))
+    for sharding in ("hybrid", "full"):
+        cluster = cluster_of(A100, nodes * per_node, per_node)
+        how = Cost(catalog.model(NAMES[0]), fit, cluster, Recipe(sharding=sharding))
+        took = rows(how, "on-demand", even(10, nodes * per_node))["gather layer"]
+        assert (took == 0.5) == (sharding == "hybrid")
 
 
 def test_between_nodes_one_sided_transfers_are_not_slower_where_no_device_pulls_what_another_does():
@@ -125,13 +133,6 @@ def test_a_node_with_fewer_cards_takes_as_many_times_as_long_between_nodes_and_n
         times[nics] = {block.program.durations[s.duration][0]: took[i, 0, 0] for i, s in enumerate(block.program.steps)}
     for what, factor in [*((t, 1) for t in TRANSFERS), *((b, 4) for b in BETWEEN)]:
         assert times[2][what] == pytest.approx(factor * times[8][what], rel=1e-3 if factor > 1 else 1e-6), what
-
-
-def test_measured_transfers_of_a_nodes_devices_hold_inside_it():
-    fit = replace(fits.published(NAMES[0], "a100"), timings=(Timing("gather", 4, 0.5, 0.0),))
-    for sharding, expected in (("hybrid", True), ("full", False)):
-        how = Cost(catalog.model(NAMES[0]), fit, cluster_of(A100, 8, 4), Recipe(sharding=sharding))
-        assert (rows(how, "on-demand", even(10, 8))["gather layer"] == 0.5) == expected
 
 
 @given(st.integers(1, 4), st.sampled_from([1, 2, 8]), st.sampled_from(SYNCS))
@@ -191,49 +192,45 @@ def test_a_row_is_held_against_full_sharding_with_the_plans_for_it(max_tokens):
 # An exchange layer by layer beside backward, as FSDP2's collectives have it: the rival
 
 
-def exchanging(sync: str, exchange: str, **network) -> Cost:
-    recipe = Recipe(sync, sharding="hybrid", exchange=exchange)
+def exchanging(exchange: str, **network) -> Cost:
+    recipe = Recipe("collective", sharding="hybrid", exchange=exchange)
     return cost(16, 4, model=LAYERED, recipe=recipe, **network)
 
 
 @given(sizes, st.sampled_from(MEETING), st.sampled_from(PREFETCHES))
 def test_each_unit_is_summed_once_when_the_last_microbatch_has_pushed_it(size, sync, prefetch):
+    """Who does not meet exchanges at the end."""
     p = program(*size, sync, prefetch, "hybrid", "layers")
     sums = [(i, s) for i, s in enumerate(p.steps) if s.lane == NODES]
     assert [s.unit for _, s in sums] == [*range(p.layers, 0, -1), ROOT]
     for i, s in sums:
-        (push,) = s.after
+        [push] = s.after
+        pushed = p.steps[push]
         assert s.meets
         assert p.leaves_node(s)
-        assert (p.steps[push].kind, p.steps[push].unit, p.steps[push].microbatch) == ("push", s.unit, size[1] - 1)
-        assert push < i
-    optimizer = next(s for s in p.steps if s.kind == "optimizer")
+        assert (pushed.kind, pushed.unit, pushed.microbatch, push < i) == ("push", s.unit, size[1] - 1, True)
+    [optimizer] = [s for s in p.steps if s.kind == "optimizer"]
     assert sums[-1][0] in optimizer.after
     assert [s.kind for s in p.steps if s.microbatch == EVERY] == ["meeting", "optimizer"]
-
-
-@given(sizes, st.sampled_from(["full", "hybrid"]), st.sampled_from(["end", "layers"]))
-def test_who_does_not_meet_exchanges_at_the_end(size, sharding, exchange):
-    given_so, at_end = (program(*size, "on-demand", "fsdp2", sharding, e) for e in (exchange, "end"))
-    assert given_so == at_end
-    assert program(*size, "collective", "fsdp2", "full", exchange).exchange == "end"
+    for sharding in ("full", "hybrid"):
+        given_so, at_end = (program(*size, "on-demand", prefetch, sharding, e) for e in ("layers", "end"))
+        assert given_so == at_end
+    assert program(*size, "collective", prefetch, "full", "layers").exchange == "end"
 
 
 def test_what_backward_hides_costs_nothing_but_the_roots():
-    free, busy = (span(exchanging("collective", "layers", nic_bandwidth=nic)) for nic in (1e15, 50e9))
-    fixed = exchanging("collective", "layers", nic_bandwidth=50e9).transfers(one_sided=False)
+    """Where nothing hides it, sums move as often as bytes say: reduced and gathered again, twice the bytes of a push
+    between nodes, over all layers. Every node steps all."""
+    free, busy = (span(exchanging("layers", nic_bandwidth=nic)) for nic in (1e15, 50e9))
+    fixed = exchanging("layers", nic_bandwidth=50e9).transfers(one_sided=False)
     assert busy - free == pytest.approx(fixed["sum root"], rel=0.05)
-    assert span(exchanging("collective", "end", nic_bandwidth=50e9)) > busy
-
-
-def test_where_nothing_hides_it_sums_move_as_often_as_bytes_say():
-    """Reduced and gathered again: twice the bytes of a push between nodes, over all layers. Every node steps all."""
-    slow = exchanging("collective", "layers", nic_bandwidth=1e7)
+    assert span(exchanging("end", nic_bandwidth=50e9)) > busy
+    slow = exchanging("layers", nic_bandwidth=1e7)
     fixed = slow.transfers(one_sided=False)
     moved = LAYERED.layers * fixed["sum layer"] + fixed["sum root"]
     assert moved == pytest.approx(2 * fixed["push between nodes"], rel=1e-3)
     assert span(slow) == pytest.approx(moved, rel=0.05)
-    layers, end = (exchanging("collective", e).transfers(one_sided=False)["optimizer"] for e in ("layers", "end"))
+    layers, end = (exchanging(e).transfers(one_sided=False)["optimizer"] for e in ("layers", "end"))
     assert layers == 4 * end
 
 
@@ -287,15 +284,6 @@ def test_executors_agree_on_hierarchical_transfers_to_the_last_bit(case, seed):
     assert np.array_equal(analytic.run(p, table), des.run(p, table))
 
 
-@settings(max_examples=20)
-@given(found=schedules(4, queued=True))
-def test_a_queue_runs_alike_in_both_executors(found):
-    how = bringing("hierarchical", 4, 2)
-    one, other = (usage([found], Simulation(how, executor=executor)) for executor in EXECUTORS)
-    assert np.allclose(one.makespan, other.makespan, rtol=1e-12)
-    assert np.allclose(one.gather, other.gather, rtol=1e-9)
-
-
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_queues_entry_waits_for_nothing_that_its_device_has_waited_for(executor):
     """The network is slow: were it waited for again, device 0 would be back in time for an entry."""
@@ -319,24 +307,25 @@ def test_on_one_node_and_where_devices_meet_nothing_changes(sync, executor):
 
 
 @settings(max_examples=20)
-@given(found=schedules(8), nic=st.floats(1e9, 1e12))
+@given(found=schedules(8, queued=True), nic=st.floats(1e9, 1e12))
 def test_it_is_never_slower_than_hybrid_sharding(found, nic):
-    """The same bytes between nodes, of which none is waited for any longer."""
+    """The same bytes between nodes, of which none is waited for any longer. A queue runs alike in both executors."""
     how = bringing("hierarchical", 8, 4, nic_bandwidth=nic, latency=0.0)
-    assert span(how, found) <= span(replace(how, recipe=Recipe(sharding="hybrid")), found) * (1 + 1e-9)
+    alike, hybrid = replace(found, queue=()), replace(how, recipe=Recipe(sharding="hybrid"))
+    assert span(how, alike) <= span(hybrid, alike) * (1 + 1e-9)
+    one, other = (usage([found], Simulation(how, executor=executor)) for executor in EXECUTORS)
+    assert np.allclose(one.makespan, other.makespan, rtol=1e-12)
+    assert np.allclose(one.gather, other.gather, rtol=1e-9)
 
 
 def test_a_unit_enters_a_node_once_through_all_its_cards():
-    """Then it is gathered from the node, as on a node alone."""
+    """Then it is gathered from the node, as on a node alone. A comparison has it for on-demand alone."""
     free = {"latency": 0.0, "nic_share": 1.0}
     hows = bringing("hierarchical", **free), bringing("each", **free), bringing("each", 8, 8, **free)
     far, each, alone = (how.transfers(one_sided=True) for how in hows)
     assert far["bring layer"] == pytest.approx(2 * MODEL.layer_parameters / 2 / (8 * hows[0].cluster.nic_bandwidth))
     assert far["gather layer"] == alone["gather layer"]
     assert 8 * far["bring layer"] <= each["gather layer"] * (1 + 1e-9)
-
-
-def test_a_comparison_has_it_for_on_demand_alone():
     slow = {"gpu": "a100", "devices": 16, "minibatch": 2, "minibatches": 2, "sharding": "full"}
     usual, found = (compare(ask("aime-rl", MODEL.name, **slow, **more)) for more in ({}, {"far": "hierarchical"}))
     for row in found.rows:
@@ -346,3 +335,54 @@ def test_a_comparison_has_it_for_on_demand_alone():
             assert row.memory_terms["in_node"] > before.memory_terms["in_node"] == 0
         else:
             assert row == replace(before, speedup_best_collective=row.speedup_best_collective)
+
+
+# Collectives at full strength: two streams, copy engines, and layers that stay whole from forward to backward
+
+STRONGER = ({"streams": "two"}, {"reshard": False}, {"streams": "two", "reshard": False}, {"copies": "engines"})
+
+
+@pytest.fixture(scope="module")
+def asked():
+    """Transfers between two nodes take about as long as compute, so that it matters how they are run."""
+    words = {"gpu": "h100", "devices": 16, "minibatch": 2, "minibatches": 6, "max_tokens": 3000, "sharding": "full"}
+    setting = ask("uniform:min=100,max=3000", "qwen3-0.6b", **words)
+    cluster = setting.cost.cluster
+    slow = replace(cluster, nic_bandwidth=cluster.nic_bandwidth / 20)
+    return replace(setting, cost=replace(setting.cost, cluster=slow))
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_nothing_is_slower_that_waits_for_less(asked, sync):
+    """Collectives are faster where transfers show; on-demand has two streams anyway."""
+    found = plan(asked, "lb-micro").schedules
+    hows = [Simulation(asked.cost.by(**choices), sync) for choices in ({}, *STRONGER)]
+    usual, *stronger = (usage(found, how).makespan for how in hows)
+    assert all((spans <= usual * (1 + 1e-12)).all() for spans in stronger)
+    if sync == "collective":
+        assert all(spans.sum() < 0.999 * usual.sum() for spans in stronger[:3])
+    if sync == "on-demand":
+        assert (stronger[0] == usual).all()
+
+
+@given(st.integers(1, 5), st.integers(1, 3), st.sampled_from(SYNCS), st.sampled_from(PREFETCHES))
+def test_a_layer_that_stays_whole_is_gathered_once_and_all_else_stays(layers, microbatches, sync, prefetch):
+    kept, usual = (program(layers, microbatches, sync, prefetch, reshard=reshard) for reshard in (False, True))
+    once = [(m, unit) for m in range(microbatches) for unit in range(ROOT, layers + 1)]
+    assert sorted((s.microbatch, s.unit) for s in kept.steps if s.kind == "gather") == once
+    left = [(s.kind, s.lane, s.microbatch, s.unit, s.meets) for s in kept.steps if s.kind != "gather"]
+    assert left == [(s.kind, s.lane, s.microbatch, s.unit, s.meets) for s in usual.steps if s.kind != "gather"]
+
+
+def test_it_takes_the_room_of_all_layers(asked):
+    model, recipe = asked.cost.model, asked.cost.by(sync="collective").recipe
+    less, more = (memory.estimate(model, 16, 4096, replace(recipe, reshard=reshard)) for reshard in (True, False))
+    assert more.unsharded == 2.0 * model.parameters
+    extra = (model.layers - memory.LAYERS_GATHERED) * model.layer_parameters
+    assert more.unsharded - less.unsharded == pytest.approx(2 * extra)
+    assert more.total > less.total
+    few = replace(asked, minibatches=2)
+    strong, usual = (compare(replace(few, cost=few.cost.by(**choices))) for choices in (STRONGER[2], {}))
+    for row, other in zip(strong.rows, usual.rows, strict=True):
+        assert row.makespan_seconds <= other.makespan_seconds * (1 + 1e-12)
+        assert row.memory_bytes > other.memory_bytes
