@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,18 +32,11 @@ def test_seconds_that_nobody_measured_are_refused(seconds, tmp_path):
         assert str(refused.value).startswith(f"{tmp_path / name}: ")
 
 
-@pytest.mark.parametrize("size", [0.0, 5e-324, 1e-200, 1e200, None])
-def test_columns_that_tell_nothing_apart_are_refused(size, monkeypatch):
+@pytest.mark.parametrize("size", [0.0, 5e-324, 1e-200, 1e200])
+def test_columns_that_tell_nothing_apart_are_refused(size):
     """No float holds their squares, or only rounding tells them apart."""
-
-    def singular(*_):
-        raise np.linalg.LinAlgError("Singular matrix")
-
-    if size is None:
-        monkeypatch.setattr(robust, "_errors", singular)
-    columns = np.column_stack([np.ones(6), (size or float(size is None)) * np.arange(1, 7)])
     with pytest.raises(InputError):
-        robust.solve(columns, np.arange(1.0, 7.0))
+        robust.solve(np.column_stack([np.ones(6), size * np.arange(1, 7)]), np.arange(1.0, 7.0))
 
 
 def test_what_is_no_number_is_null_in_json(capsys):
@@ -50,42 +44,13 @@ def test_what_is_no_number_is_null_in_json(capsys):
     assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5], "b": {"c": None}, "d": [1]}
 
 
-class Counted:
-    """A generator whose draws are counted."""
-
-    def __init__(self):
-        self.rng, self.draws = np.random.default_rng(0), 0
-
-    def exponential(self, scale):
-        self.draws += 1
-        return self.rng.exponential(scale)
-
-    def lognormal(self, mean, sigma):
-        return self.rng.lognormal(mean, sigma)
-
-
 @pytest.mark.parametrize(("start", "work"), [(0.0, 1e15), (1e9, 1.0), (1e15, 1e15), (1e300, 1.0), (0.0, 1e300)])
 def test_a_speed_that_swings_for_ages_is_told_at_once(start, work):
     """A draw for each spell would never end: spells this many even out, and those that passed are forgotten."""
-    rng = Counted()
+    rng = Mock(wraps=np.random.default_rng(0))
     took = des._Speed(0.5, 1e-3, rng).seconds(start, work)
     assert took == pytest.approx(work, rel=0.05, abs=np.spacing(start))
-    assert rng.draws <= 3 * des.MANY
-
-
-def npz(**columns) -> bytes:
-    out = io.BytesIO()
-    np.savez_compressed(out, **columns)
-    return out.getvalue()
-
-
-def claiming(head: dict, held: int) -> bytes:
-    """An NPZ with one column of `held` zeros, whose head claims something else."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("length.npy", "w") as member:
-        np.lib.format.write_array_header_1_0(member, {"descr": "<i8", "fortran_order": False} | head)
-        member.write(bytes(held))
-    return out.getvalue()
+    assert rng.exponential.call_count <= 3 * des.MANY
 
 
 @pytest.mark.parametrize(
@@ -95,23 +60,22 @@ def claiming(head: dict, held: int) -> bytes:
     ids=["more than there is", "less than there is", "many of nothing", "objects", "less than none"],
 )  # fmt: skip
 def test_no_archive_is_believed_how_much_it_holds(head, held, tmp_path):
-    (tmp_path / "a.npz").write_bytes(claiming(head, held))
+    """Of one column of `held` zeros, whose head claims something else."""
+    with (
+        zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("length.npy", "w") as f,
+    ):
+        np.lib.format.write_array_header_1_0(f, {"descr": "<i8", "fortran_order": False} | head)
+        f.write(bytes(held))
     with pytest.raises(InputError):
         load(tmp_path / "a.npz")
-
-
-def test_only_the_columns_in_use_are_read(tmp_path, monkeypatch):
-    (tmp_path / "a.npz").write_bytes(npz(text=np.array(["a", "b"]), length=np.array([5, 6])))
-    read, really = [], Archive.pieces
-    monkeypatch.setattr(Archive, "pieces", lambda self, name, rows: read.append(name) or really(self, name, rows))
-    assert load(tmp_path / "a.npz").lengths.tolist() == [5, 6]
-    assert set(read) == {"length"}
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_an_archive_reads_as_numpy_does(order):
     columns = {"a": np.asarray(np.arange(12.0).reshape(3, 4), order=order), "text": np.array("x"), "none": np.array([])}
-    with Archive(io.BytesIO(npz(**columns))) as archive:
+    np.savez_compressed(out := io.BytesIO(), **columns)
+    with Archive(out) as archive:
         assert archive.files == list(columns)
         for name, column in columns.items():
             assert archive[name].dtype == column.dtype
@@ -157,8 +121,8 @@ def test_a_damaged_arrow_file_does_not_end_the_process(tmp_path):
     """Offsets far beyond its values: pyarrow reads there unless it is asked to look first."""
     pytest.importorskip("pyarrow")
     subprocess.run([sys.executable, "-c", ODD], cwd=tmp_path, check=True)
-    for argv in (["trace", "info", "a.arrow"], ["trace", "info", "a.arrow", "--column", "other"]):
-        command = [sys.executable, "-m", "odcsim", *argv]
+    for more in ([], ["--column", "other"]):
+        command = [sys.executable, "-m", "odcsim", "trace", "info", "a.arrow", *more]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done.stderr
         assert len(done.stderr.splitlines()) == 1
