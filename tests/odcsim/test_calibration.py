@@ -20,7 +20,7 @@ from odcsim.profile import Polynomial, Profile, Timing
 from odcsim.trace import Trace
 
 MODEL = "r1-distill-qwen-1.5b"
-DEVICES = 4
+DEVICES, PASSES = 4, ("forward", "backward")
 LAYER = 2 * catalog.model(MODEL).layer_parameters
 # A machine on which attention and transfers both matter: layers of 46 M parameters move in 10 ms.
 MACHINE = Profile(
@@ -91,37 +91,25 @@ def judged(folder, capsys, name: str, sync: str, used: Profile) -> tuple[int, di
 
 @pytest.mark.parametrize("sync", ["collective", "on-demand"])
 @pytest.mark.parametrize("name", ["long", "short"])
-def test_a_fitted_profile_predicts_schedules_that_it_never_saw(loop, capsys, name, sync):
-    code, found, err = judged(loop, capsys, name, sync, profile.read(loop / "fitted.json"))
+def test_a_fitted_profile_predicts_what_it_never_saw_and_a_broken_one_fails_loudly(loop, capsys, name, sync):
+    """Long samples show the quadratic term of attention, which is halved; short ones the transfers, which nothing is
+    left to hide, and which are twice as fast."""
+    fitted = profile.read(loop / "fitted.json")
+    code, found, err = judged(loop, capsys, name, sync, fitted)
     assert (code, err) == (0, "")
     assert found["makespan_error_worst"] < 0.03
     assert found["idle_error_points"] < 2
     assert found["predicted"]["fidelity"] == "calibrated"
     assert found["noise_worst"] > 0
-
-
-def halved(p: Profile) -> Profile:
-    """The quadratic term of attention halved."""
-    terms = {n: replace(getattr(p, n), quadratic=getattr(p, n).quadratic / 2) for n in ("forward", "backward")}
-    return replace(p, **terms)
-
-
-def doubled(p: Profile) -> Profile:
-    """The bandwidth doubled."""
-    return replace(p, timings=tuple(replace(t, per_byte=t.per_byte / 2) for t in p.timings))
-
-
-@pytest.mark.parametrize("sync", ["collective", "on-demand"])
-@pytest.mark.parametrize(
-    ("breaking", "name", "blamed"), [(halved, "long", {"forward", "backward"}), (doubled, "short", {"gather", "push"})]
-)
-def test_a_profile_broken_on_purpose_fails_loudly(loop, capsys, breaking, name, sync, blamed):
-    """Long samples show the quadratic term, short ones the transfers, which nothing is left to hide."""
-    code, found, err = judged(loop, capsys, name, sync, breaking(profile.read(loop / "fitted.json")))
+    passes = {n: replace(getattr(fitted, n), quadratic=getattr(fitted, n).quadratic / 2) for n in PASSES}
+    timings = tuple(replace(t, per_byte=t.per_byte / 2) for t in fitted.timings)
+    broken = replace(fitted, **passes) if name == "long" else replace(fitted, timings=timings)
+    blamed = {*PASSES} if name == "long" else {"gather", "push"}
+    code, found, err = judged(loop, capsys, name, sync, broken)
     assert (code, err == "") == (1, False)
     assert found["makespan_error_median"] > 0.1
     assert found["makespan_error_mean"] < -0.1
     errors = {kind["kind"]: kind["error"] for kind in found["kinds"]}
     wrong = {kind for kind, error in errors.items() if error is not None and abs(error) > 0.05}
-    assert wrong & {"forward", "backward", "gather", "push"} == blamed
+    assert wrong & {*PASSES, "gather", "push"} == blamed
     assert max((kind for kind in errors if errors[kind] is not None), key=lambda kind: abs(errors[kind])) in blamed

@@ -1,6 +1,9 @@
-"""Laws of traces and of the minibatches drawn from them."""
+"""Laws of traces, of the minibatches drawn from them, and of plans in arrays, which are those in tuples."""
 
+import copy
+import pickle
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.errors import InputError
+from odcsim.flat import NOTHING, flattened, taken
+from odcsim.schedule import Schedule
 from odcsim.trace import Trace
 
 
@@ -32,11 +37,14 @@ def test_a_pass_takes_no_sample_twice_and_every_minibatch_is_full(size, samples,
 
 
 def test_the_seed_decides_and_each_pass_is_shuffled_anew():
+    """But in order, which keeps the record and wraps around."""
     t = trace(range(1, 101))
     same, again, other = (np.array(t.minibatches(50, 4, seed=s)) for s in (3, 3, 4))
     assert (same == again).all()
     assert (same != other).any()
     assert (same[:2] != same[2:]).any()
+    found = trace(range(1, 8)).minibatches(3, 5, in_order=True)
+    assert [list(ids) for ids in found] == [[0, 1, 2], [3, 4, 5], [0, 1, 2], [3, 4, 5], [0, 1, 2]]
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 5)), min_size=1, max_size=20))
@@ -60,11 +68,6 @@ def test_a_count_table_draws_in_memory_that_does_not_follow_its_counts():
     tracemalloc.stop()
     assert peak < 5e6
     assert (t.take(ids) == 20).mean() == pytest.approx(0.75, abs=0.02)
-
-
-def test_in_order_keeps_the_record_and_wraps_around():
-    found = trace(range(1, 8)).minibatches(3, 5, in_order=True)
-    assert [list(ids) for ids in found] == [[0, 1, 2], [3, 4, 5], [0, 1, 2], [3, 4, 5], [0, 1, 2]]
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 5))
@@ -100,7 +103,46 @@ def test_what_is_no_trace_and_no_way_to_draw_from_it_is_refused(make):
 
 def test_arrays_of_a_trace_cannot_be_written_but_the_callers_still_can():
     mine = np.array([1, 2, 3])
-    t = Trace("t", mine)
     with pytest.raises(ValueError, match="read-only"):
-        t.lengths[0] = 9
+        Trace("t", mine).lengths[0] = 9
     mine[0] = 1
+
+
+# Plans in arrays
+
+DEVICES = st.lists(st.lists(st.integers(0, 9), max_size=4).map(tuple), max_size=4).map(tuple)
+PLANS = st.lists(DEVICES, min_size=1).map(tuple)
+VALUES = np.array([0.1, 0.7, 1e9, 3.3, 1e-9, 2.0, 5.5, 0.3, 7.1, 1.9])
+
+
+@given(PLANS, PLANS, st.permutations(range(10)))
+def test_what_was_flattened_is_the_same_plan(plan, other, numbers):
+    flat = flattened(plan)
+    assert flat.nested() == plan
+    assert flat != plan
+    assert (flat == flattened(other)) == (plan == other)
+    assert flat == flattened(plan)
+    renamed = tuple(tuple(tuple(numbers[i] for i in part) for part in device) for device in plan)
+    assert flat.numbered(np.array(numbers)).nested() == renamed
+    assert flat.of_sums(VALUES).tolist() == [sum([VALUES[i] for i in part]) for device in plan for part in device]
+
+
+@given(PLANS, st.lists(st.tuples(st.lists(st.integers(0, 9)).map(tuple), st.integers(0, 99))))
+def test_who_takes_an_entry_runs_it_behind_its_own(plan, drawn):
+    entries, takers = [entry for entry, _ in drawn], [taker % len(plan) for _, taker in drawn]
+    found = taken(flattened(plan), flattened((entries,)), np.array(takers, dtype=np.int64))
+    behind = [[entry for entry, taker in zip(entries, takers, strict=True) if taker == d] for d in range(len(plan))]
+    assert found.nested() == tuple((*device, *more) for device, more in zip(plan, behind, strict=True))
+
+
+@pytest.mark.parametrize("queue", [(), ((3,), (2,))])
+def test_a_schedule_by_arrays_is_the_one_by_tuples(queue):
+    plain = Schedule((5, 6, 7, 8), (((0, 1),), ()), (7, 8, 9, 3), (1, 2, 3, 4), queue)
+    unassigned = replace(plain, devices=(), queue=())
+
+    def made():
+        return unassigned.dealt(flattened(plain.devices), flattened((queue,)) if queue else NOTHING)
+
+    assert made() == plain == copy.copy(made()) == pickle.loads(pickle.dumps(made())) == replace(made())
+    assert repr(made()) == repr(plain)
+    assert (made().queue, made().fullest) == (queue, 11)

@@ -28,22 +28,14 @@ sizes = st.floats(1e3, 1e10)
 TWO = Cluster(16, 8, 300e9, 12.5e9, 8, latency=0.0, hop=0.0)
 
 
-def remote(cluster: Cluster, size: float) -> float:
-    return size * (cluster.nodes - 1) / cluster.nodes
-
-
 @given(clusters, sizes)
 def test_no_device_pulls_more_through_its_card_than_the_card_carries(cluster, size):
-    """What was wrong: 275 MB in 9.65 ms through 12.5 GB/s."""
-    alone = one_sided(cluster, size, cluster.devices)
-    assert alone >= remote(cluster, size) / cluster.nic_bandwidth
-    least = remote(cluster, size) / cluster.nic_bandwidth
+    """What was wrong: 275 MB in 9.65 ms through 12.5 GB/s. Inside a node all kinds take the same, and a device alone
+    moves nothing."""
+    least = size * (cluster.nodes - 1) / cluster.nodes / cluster.nic_bandwidth
+    assert one_sided(cluster, size, cluster.devices) >= least
     assert collective(cluster, size, cluster.devices) >= least / cluster.nics_per_node
     assert exchange(cluster, size, collective=False) >= least / cluster.devices_per_node
-
-
-@given(clusters, sizes)
-def test_inside_a_node_all_kinds_take_the_same_and_a_device_alone_moves_nothing(cluster, size):
     one = replace(cluster, devices=cluster.devices_per_node)
     assert len({kind(one, size, one.devices) for kind in KINDS}) == 1
     assert {kind(replace(cluster, devices=1), size, 1) for kind in KINDS} == {0}
@@ -56,28 +48,20 @@ def test_a_collective_takes_longer_the_more_devices_it_passes(cluster, size, tim
     assert many >= few
 
 
-def test_each_term_of_a_collective_can_be_seen_alone():
-    """Its latency grows with the devices where nodes are many; shares of rates are what it reaches."""
+def test_each_term_can_be_seen_alone():
+    """A collective's latency grows with the devices where nodes are many; shares of rates are what it reaches. A pull
+    is as slow as its card or as was measured. An exchange between nodes uses one card alone and all of them together."""
+    size, near = 1e9, replace(TWO, nic_bandwidth=1e15)
     at = [collective(replace(TWO, devices=n, hop=1e-3), 0.0, n) for n in (8, 16, 512)]
     assert at == pytest.approx([0, 15e-3, 511e-3])
-    size = 1e9
     assert collective(TWO, size, 16) == pytest.approx(size / 2 / (8 * 12.5e9 * TWO.nic_share))
-    near = replace(TWO, nic_bandwidth=1e15)
     assert collective(near, size, 16) == pytest.approx(size * 15 / 16 / (300e9 * 0.8))
     assert collective(near, size, 16, inside=False) < 1e-6
-
-
-def test_one_sided_is_as_slow_as_its_card_or_as_was_measured():
-    size = 1e9
     assert one_sided(TWO, size, 16) == pytest.approx(size / 2 / 12.5e9)
-    measured = replace(TWO, one_sided_slowdown=10.0)
+    measured, one = replace(TWO, one_sided_slowdown=10.0), replace(TWO, devices=8)
     assert one_sided(measured, size, 16) == pytest.approx(10 * collective(measured, size, 16))
-    near = replace(TWO, devices=8)  # what a fit made inside a node holds already is not counted twice
-    assert all(kind(near, size, 8, inside=False) == 0 < kind(near, size, 8) for kind in KINDS)
-
-
-def test_an_exchange_between_nodes_uses_one_card_alone_and_all_of_them_together():
-    size = 1e9
+    # What a fit made inside a node holds already is not counted twice.
+    assert all(kind(one, size, 8, inside=False) == 0 < kind(one, size, 8) for kind in KINDS)
     assert exchange(TWO, size, collective=True) == pytest.approx(size / 2 / (8 * 12.5e9 * TWO.nic_share))
     assert exchange(TWO, size, collective=False) == pytest.approx(size / 2 / 12.5e9 / TWO.nic_share / 8)
 
