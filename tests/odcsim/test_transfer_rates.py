@@ -50,7 +50,7 @@ def test_a_collective_takes_longer_the_more_devices_it_passes(cluster, size, tim
 
 def test_each_term_can_be_seen_alone():
     """A collective's latency grows with the devices where nodes are many; shares of rates are what it reaches. A pull
-    is as slow as its card or as was measured. An exchange between nodes uses one card alone and all of them together."""
+    is as slow as its card or as was measured. An exchange between nodes uses one card alone, or all together."""
     size, near = 1e9, replace(TWO, nic_bandwidth=1e15)
     at = [collective(replace(TWO, devices=n, hop=1e-3), 0.0, n) for n in (8, 16, 512)]
     assert at == pytest.approx([0, 15e-3, 511e-3])

@@ -1,4 +1,4 @@
-"""Data as it lies, with rows that are no sample, as the libraries of its formats write it: from a folder to a rent."""
+"""Data as it lies, with rows that are no sample, as others write it: from a folder to a rent."""
 
 import csv
 import json
@@ -15,12 +15,9 @@ WORDS = "who waits for whom and for how long ".split() * 40
 LONG = np.random.default_rng(0).integers(2, len(WORDS), ROWS).tolist()
 
 
-def text(row):
-    return " ".join(WORDS[: LONG[row]])
-
-
 def talk(row, **more):
-    return [{"role": "user", "content": "Who waits?"}, {"role": "assistant", "content": text(row), **more}]
+    said = " ".join(WORDS[: LONG[row]])
+    return [{"role": "user", "content": "Who waits?"}, {"role": "assistant", "content": said, **more}]
 
 
 def some(row, value, bad):
@@ -45,34 +42,11 @@ def chats(folder):
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n")
 
 
-def completions(folder):
-    """A completion is null, one line has been cut and one is of another kind."""
-    rows = [{"prompt": "Who waits?", "completion": text(row)} for row in range(ROWS)]
-    lines = [some(n, json.dumps(row), ['{"prompt": "a", "completion": null}', '{"prompt": "a", "compl', "17"])
-             for n, row in enumerate(rows)]  # fmt: skip
-    (folder / "part-0.jsonl").write_text("\n".join(lines[:60]))
-    (folder / "part-1.jsonl").write_text("\n".join(lines[60:]))
-
-
-def table(folder):
-    """Parquet whose lengths have nulls, and a zero."""
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    lengths = [some(row, 10 * LONG[row], [None, 0, None]) for row in range(ROWS)]
-    pq.write_table(pa.table({"text": ["x"] * ROWS, "length": pa.array(lengths, pa.int32())}), folder / "a.parquet")
-
-
 def saved(folder):
     """`save_to_disk` of conversations, some of which are none."""
     datasets = pytest.importorskip("datasets")
     rows = [{"messages": some(row, talk(row), [None, [], None]), "source": "a"} for row in range(ROWS)]
     datasets.Dataset.from_list(rows).save_to_disk(folder)
-
-
-def frame(folder):
-    """A frame with gaps, whose counts have become floats."""
-    pandas = pytest.importorskip("pandas")
-    lengths = [some(row, 10 * LONG[row], [None, -1, None]) for row in range(ROWS)]
-    pandas.DataFrame({"n_tokens": lengths}).to_csv(folder / "a.csv", index=False)
 
 
 def pairs(folder):
@@ -84,19 +58,10 @@ def pairs(folder):
     datasets.Dataset.from_list([{"prompt": None} | row for row in rows]).to_json(folder / "dpo.jsonl")
 
 
-KINDS = {
-    "spreadsheet": (spreadsheet, False),
-    "chats": (chats, True),
-    "completions": (completions, True),
-    "table": (table, False),
-    "saved": (saved, True),
-    "frame": (frame, False),
-    "pairs": (pairs, True),
-}
-THEIRS = ("saved", "frame", "pairs")  # need packages that trainers bring
+KINDS = {"spreadsheet": (spreadsheet, False), "chats": (chats, True), "saved": (saved, True), "pairs": (pairs, True)}
+THEIRS = ("saved", "pairs")  # need packages that trainers bring
 
 
-@pytest.mark.drawn(4)
 @pytest.mark.filterwarnings("default")  # theirs
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in THEIRS else k for k in KINDS])
 def test_from_a_folder_to_a_purchase(tmp_path, monkeypatch, capsys, kind):

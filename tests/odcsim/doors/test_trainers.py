@@ -6,6 +6,7 @@ import json
 
 import pytest
 from ways_in import beside_files, said
+from ways_in import told as of
 
 import odcsim
 from odcsim.decide import stock
@@ -25,9 +26,7 @@ def folder():
 
 @pytest.fixture(scope="module", params=stock.NAMES)
 def told(request):
-    out, refused = said(["compare", TRACE, *WORDS, "--trainer", request.param, "--epochs", "2", "--json"])
-    assert not refused
-    return json.loads(out)
+    return of(["compare", TRACE, *WORDS, "--trainer", request.param, "--epochs", "2"])
 
 
 def own(rows):
@@ -38,13 +37,11 @@ def own(rows):
 def test_every_door_has_the_rows(told):
     trainer, pairs = told["inputs"]["trainer"], {(row["balancer"], row["sync"]): row for row in told["rows"]}
     assert bool(own(told["rows"])) == (trainer != stock.ENGINE)
-    found = odcsim.compare(odcsim.ask(TRACE, **ASKED, trainer=trainer, epochs=2)).as_json()
-    assert json.loads(json.dumps(found)) == told
+    more = {"trainer": trainer, "epochs": 2}
+    assert json.loads(json.dumps(odcsim.compare(odcsim.ask(TRACE, **ASKED, **more)).as_json())) == told
     out, _ = said(["compare", TRACE, *WORDS, "--trainer", trainer, "--epochs", "2", "--csv"])
     by_csv = list(csv.DictReader(io.StringIO(out)))
-    swept = {
-        (r["balancer"], r["sync"]): r for r in odcsim.sweep({"trace": TRACE, **ASKED, "trainer": trainer, "epochs": 2})
-    }
+    swept = {(r["balancer"], r["sync"]): r for r in odcsim.sweep({"trace": TRACE, **ASKED, **more})}
     words = "&".join(f"{name}={value}" for name, value in ASKED.items())
     page = reply(linked(f"?trace={TRACE.replace('=', '%3D')}&{words}&trainer={trainer}"))
     explored = {row.pair: row for row in page.comparison.rows}
@@ -64,19 +61,14 @@ def test_every_door_has_the_rows(told):
 def test_an_advice_prices_its_way_as_a_comparison_does_in_so_many_tokens(told):
     """With the recompute and the limit that it chose, for as many epochs."""
     trainer = told["inputs"]["trainer"]
-    words = [TRACE, "--model", "qwen3-0.6b", "--minibatches", "8", "--trainer", trainer, "--epochs", "2"]
-    out, _ = said(["advise", *words, "--gpus", "h100", "--devices", "4", "--global-batch", "64", "--json"])
-    [row] = json.loads(out)["rows"]
+    words = f"{TRACE} --model qwen3-0.6b --minibatches 8 --trainer {trainer} --epochs 2 --devices 4 --global-batch 64"
+    [row] = of(["advise", *words.split(), "--gpus", "h100"])["rows"]
     if "made" not in row:
         assert trainer == stock.ENGINE
         return
     again = ["--no-recompute"] if not row["recompute"] else ["--selective", row["selective"]]
     limit = [] if row["made"]["each"] else ["--max-tokens", f"{row['made']['max_tokens']}"]
-    out, refused = said(
-        ["compare", *words, *again, *limit, "--gpu", "h100", "--devices", "4", "--global-batch", "64", "--json"]
-    )
-    assert not refused
-    compared = json.loads(out)
+    compared = of(["compare", *words.split(), *again, *limit, "--gpu", "h100"])
     spent = {one["row"]: one for one in compared["run"]["rows"]}[f"{row['sync']} + {row['balancer']}"]
     assert own(compared["rows"])[row["balancer"], row["sync"]]["made"] == row["made"]
     assert spent["gpu_hours"] == pytest.approx(row["gpu_hours"], rel=1e-9)
