@@ -18,7 +18,7 @@ from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, usage
 from odcsim.flat import Assignment
-from odcsim.profile import Polynomial, Profile
+from odcsim.profile import Profile
 from odcsim.program import SYNCS
 from odcsim.recipe import USUAL, Recipe
 from odcsim.results.metrics import PARTS, Usage
@@ -27,18 +27,11 @@ from odcsim.schedule import Schedule
 NEIGHBOURS = 1.05
 EXACT = 1e-9
 CHOICES = {
-    "recompute": ("full", "none", "operators", "layers"),
-    "stack": ("tuned", "compiled", "plain"),
-    "loss": ("chunked", "whole", "policy"),
-    "optimizer": ("fp32", "bf16", "8bit", "pure"),
-    "precision": ("bf16", "fp8"),
-    "lora": (0, 16),
-    "offload": (False, True),
-    "reshard": (True, False),
-    "streams": ("one", "two"),
-    "reduce": ("fp32", "bf16"),
-    "copies": ("kernels", "engines"),
-}
+    "recompute": ("full", "none", "operators", "layers"), "stack": ("tuned", "compiled", "plain"),
+    "loss": ("chunked", "whole", "policy"), "optimizer": ("fp32", "bf16", "8bit", "pure"), "precision": ("bf16", "fp8"),
+    "lora": (0, 16), "offload": (False, True), "reshard": (True, False), "streams": ("one", "two"),
+    "reduce": ("fp32", "bf16"), "copies": ("kernels", "engines"),
+}  # fmt: skip
 ALIKE = ("qwen2.5-1.5b", "r1-distill-qwen-1.5b", "qwen2.5-7b", "r1-distill-qwen-7b")  # a fit ships for their shapes
 FITTED = [(name, "a100") for name in ALIKE]
 
@@ -102,6 +95,7 @@ def questions() -> list[Question]:
 
 
 def test_idle_is_a_fraction_and_its_parts_and_compute_are_all_device_time(questions):
+    """And intervals hold the point."""
     for asked in questions:
         cost, schedule = asked.cost(), Schedule(asked.lengths, asked.plan)
         used, load = asked.used(cost=cost), cost.load([schedule])
@@ -114,21 +108,13 @@ def test_idle_is_a_fraction_and_its_parts_and_compute_are_all_device_time(questi
         assert min(parts.values()) >= 0, (asked, parts)
         assert computed + sum(parts.values()) == pytest.approx(whole, rel=EXACT), asked
         # What is no transfer and no waiting has a name.
-        named = sum(
-            seconds[step.duration].sum()
-            for step in program.steps
-            if step.kind in ("overhead", "optimizer", "publish", "meeting")
-        )
+        others = [step for step in program.steps if step.kind in ("overhead", "optimizer", "publish", "meeting")]
+        named = sum(seconds[step.duration].sum() for step in others)
         assert parts["other"] == pytest.approx(named, rel=1e-6, abs=EXACT * whole), asked
         assert used.idle() == pytest.approx(1 - computed / whole, abs=EXACT), asked
         assert 0 <= used.idle() < 1, asked
-
-
-def test_the_interval_holds_the_point(questions):
-    for asked in questions:
-        cost, schedules = asked.cost(), [Schedule(asked.lengths, asked.plan)]
         how = Simulation(cost, executor="analytic")
-        row = costed(cost, measured_of("fixed", schedules, how), schedules[0].fullest, max(asked.lengths), None, 2.0)
+        row = costed(cost, measured_of("fixed", [schedule], how), schedule.fullest, max(asked.lengths), None, 2.0)
         assert row.model_low < row.makespan_seconds < row.model_high, asked
         assert row.gpu_hours_low < row.gpu_hours < row.gpu_hours_high, asked
         assert row.dollars_low < row.dollars < row.dollars_high, asked
@@ -150,27 +136,20 @@ def test_compute_grows_with_tokens_and_never_by_a_leap(questions):
 def bare(profile: Profile) -> Profile:
     """Without what no rate of a GPU changes: what launching takes, the host's constant, and what transfers take of
     compute."""
-
-    def plain(of: Polynomial) -> Polynomial:
-        return replace(of, floor=0.0)
-
-    passes = {name: plain(getattr(profile, name)) for name in ("forward", "backward", "head", "embed")}
+    names = ("forward", "backward", "head", "embed")
+    passes = {name: replace(getattr(profile, name), floor=0.0) for name in names}
     return replace(profile, **passes, microbatch=0.0, copying=0.0)
 
 
 def test_a_gpu_that_is_twice_as_fast_computes_in_half_the_time(questions):
     """By FLOP/s and by its memory. Launches, the host and transfers are held fixed: with them compute is between."""
     for asked in questions:
-        gpu = catalog.gpu(asked.gpu)
+        gpu, model, cost = catalog.gpu(asked.gpu), catalog.model(asked.model), asked.cost()
         double = {name: 2 * getattr(gpu, name) for name in ("peak_flops", "matmul_flops", "memory_bandwidth")}
-        cost = asked.cost()
-        once, twice = (
-            fits.estimate(catalog.model(asked.model), of, asked.devices, asked.recipe)
-            for of in (gpu, replace(gpu, **double))
-        )
-        slow, fast = (asked.used(cost=replace(cost, profile=of)).compute[0] for of in (bare(once), bare(twice)))
+        profiles = [fits.estimate(model, of, asked.devices, asked.recipe) for of in (gpu, replace(gpu, **double))]
+        slow, fast = (asked.used(cost=replace(cost, profile=bare(of))).compute[0] for of in profiles)
         assert fast == pytest.approx(slow / 2, rel=EXACT), asked
-        slow, fast = (asked.used(cost=replace(cost, profile=of)).compute[0] for of in (once, twice))
+        slow, fast = (asked.used(cost=replace(cost, profile=of)).compute[0] for of in profiles)
         assert slow / 2 * (1 - EXACT) <= fast <= slow, asked
 
 
@@ -183,10 +162,8 @@ def test_order_does_not_matter_where_nothing_depends_on_it(questions):
         devices = tuple(rng.sample(inside, len(inside)))
         numbers = rng.sample(range(len(asked.lengths)), len(asked.lengths))
         renamed = tuple(tuple(tuple(numbers[i] for i in m) for m in own) for own in devices)
-        lengths = [0] * len(numbers)
-        for old, new in enumerate(numbers):
-            lengths[new] = asked.lengths[old]
-        for other in (asked.used(plan=inside, cost=cost), asked.used(tuple(lengths), plan=renamed, cost=cost)):
+        lengths = tuple(asked.lengths[numbers.index(new)] for new in range(len(numbers)))
+        for other in (asked.used(plan=inside, cost=cost), asked.used(lengths, plan=renamed, cost=cost)):
             for field in fields(Usage):
                 mine, theirs = getattr(used, field.name)[0], getattr(other, field.name)[0]
                 assert theirs == pytest.approx(mine, rel=EXACT, abs=EXACT * used.makespan[0]), (asked, field.name)
