@@ -22,7 +22,7 @@ from odcsim.program import SYNCS, program
 from odcsim.schedule import Schedule
 
 SMALL, LARGE = "r1-distill-qwen-1.5b", "r1-distill-qwen-7b"
-A100 = catalog.gpu("a100")
+A100, FIT = catalog.gpu("a100"), fits.published(SMALL, "a100")
 numbers = st.floats(0, 1e-3)
 polynomials = st.builds(Polynomial, st.floats(0, 2), numbers, numbers, st.floats(0, 1))
 profiles = st.builds(
@@ -147,11 +147,18 @@ def test_the_catalogue_moves_an_optimizer_step_through_memory(devices):
 
 @given(st.integers(1, 2**31 - 1), st.integers(0, 10**6))
 def test_a_sample_longer_than_any_measured_is_extrapolated(length, longest):
-    fit = replace(fits.published(SMALL, "a100"), fewest=0)
-    for profile, expected in ((fit, fit.fidelity), (replace(fit, fidelity="calibrated"), "calibrated")):
+    """So are fuller or emptier microbatches, and other devices."""
+    assert FIT.longest == fits.published(LARGE, "a100").longest == 65_536
+    fit = replace(FIT, fewest=0)
+    for profile in (fit, replace(fit, fidelity="calibrated")):
         found = fidelity(cost(2, replace(profile, longest=longest)), [even(1, 2), even(length, 2)])
-        assert found == ("extrapolated" if longest and length > longest else expected)
-    assert fits.published(SMALL, "a100").longest == fits.published(LARGE, "a100").longest == 65_536
+        assert found == ("extrapolated" if longest and length > longest else profile.fidelity)
+    for known, devices, expected in (
+        ({"most_tokens": 16}, 2, True), ({"most_tokens": 15}, 2, False), ({"fewest": 16}, 2, True),
+        ({"fewest": 17}, 2, False), ({"timings": MEASURED}, 4, True), ({"timings": MEASURED}, 2, False),
+    ):  # fmt: skip
+        two = Schedule((8,) * 2 * devices, tuple(((2 * d, 2 * d + 1),) for d in range(devices)))
+        assert (fidelity(cost(devices, replace(fit, **known)), [two]) == fit.fidelity) == expected
 
 
 @given(st.lists(schedules(4), min_size=1, max_size=2), profiles, st.floats(0.5, 4))
@@ -185,33 +192,31 @@ def test_transfers_inside_a_node_are_alike_and_between_nodes_one_sided_ones_take
 
 
 def test_gradients_weigh_twice_what_parameters_do_and_the_root_what_it_holds():
-    how = cost(8, replace(fits.published(SMALL, "a100"), node_transfers_included=False), latency=0.0)
-    found = rows(how, even(1000, 8), "collective")
+    """Parameters travel in the profile's dtype, gradients in fp32."""
+    how = cost(8, replace(FIT, node_transfers_included=False), latency=0.0)
+    found, model = rows(how, even(1000, 8), "collective"), how.model
     assert found["push layer"] == pytest.approx(2 * found["gather layer"])
-    ratio = how.model.root_parameters / how.model.layer_parameters
-    assert found["gather root"] / found["gather layer"] == pytest.approx(ratio)
+    assert found["gather root"] / found["gather layer"] == pytest.approx(model.root_parameters / model.layer_parameters)
     # A ring of N moves (N - 1) / N of the bytes over each device's own link.
     reached = A100.link_bandwidth * how.cluster.link_share
-    assert found["gather layer"] == pytest.approx(2 * how.model.layer_parameters * 7 / 8 / reached)
+    assert found["gather layer"] == pytest.approx(2 * model.layer_parameters * 7 / 8 / reached)
+    # With few NICs a node, the factor alone would let one device pull faster than all its node's NICs together.
+    few = {"devices_per_node": 4, "nics_per_node": 1, "latency": 0.0, "hop": 0.0}
+    ring, alone = (fixed(8, FIT, sync, **few) for sync in ("collective", "on-demand"))
+    assert alone["gather layer"] >= ring["gather layer"] > 0
+    timings = (Timing("gather", 4, 0, 1e-9), Timing("push", 4, 0, 1e-9))
+    for dtype, of_push in (("", 1), ("bfloat16", 1), ("float16", 1), ("float32", 2)):
+        row = fixed(4, replace(FIT, timings=timings, dtype=dtype))
+        assert row["gather layer"] == pytest.approx(of_push * row["push layer"] / 2)
 
 
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 8), st.sampled_from(SYNCS))
 def test_seconds_are_finite_and_a_device_alone_moves_nothing(devices, per_node, nics, sync):
-    cluster = Cluster(devices, per_node, 3e11, 2.5e10, nics)
-    how = Cost(catalog.model(SMALL), fits.published(SMALL, "a100"), cluster)
+    how = Cost(catalog.model(SMALL), FIT, Cluster(devices, per_node, 3e11, 2.5e10, nics))
     steps, seconds = table(how, [even(1000, devices)], sync)
-    assert np.isfinite(seconds).all()
-    assert (seconds >= 0).all()
-    if devices == 1:
-        transfers = [what in (*TRANSFERS, "meeting", "meeting to settle") for what, _ in steps.durations]
-        assert not seconds[transfers].any()
-
-
-def test_a_lone_one_sided_transfer_does_not_outrun_the_ring():
-    """With few NICs a node, the factor alone would let one device pull faster than all its node's NICs together."""
-    few = {"devices_per_node": 4, "nics_per_node": 1, "latency": 0.0, "hop": 0.0}
-    ring, alone = (fixed(8, fits.published(SMALL, "a100"), sync, **few) for sync in ("collective", "on-demand"))
-    assert alone["gather layer"] >= ring["gather layer"] > 0
+    assert (np.isfinite(seconds) & (seconds >= 0)).all()
+    transfers = [what in (*TRANSFERS, "meeting", "meeting to settle") for what, _ in steps.durations]
+    assert devices > 1 or not seconds[transfers].any()
 
 
 MEASURED = (
@@ -221,30 +226,22 @@ MEASURED = (
 )
 
 
-def test_measured_transfers_take_the_place_of_the_clusters_rates():
-    fit = replace(fits.published(SMALL, "a100"), timings=MEASURED)
-    model = catalog.model(SMALL)
-    sizes = {"root": model.root_parameters, "layer": model.layer_parameters}
+@given(st.floats(0.1, 10))
+def test_measured_transfers_take_the_place_of_the_clusters_rates(slowdown):
+    """A slowdown makes them that much longer, and nothing else."""
+    fit, model = replace(FIT, timings=tuple(replace(t, slowdown=slowdown) for t in MEASURED)), catalog.model(SMALL)
     for sync, (get, put) in {"on-demand": (1, 2), "collective": (3, 7), "deferred": (3, 7)}.items():
         row = fixed(4, fit, sync)
-        for unit, parameters in sizes.items():
-            assert row[f"gather {unit}"] == pytest.approx(get * (1e-3 + 1e-9 * 2 * parameters))
-            assert row[f"push {unit}"] == pytest.approx(put * (1e-3 + 1e-9 * 4 * parameters))
+        for unit, parameters in {"root": model.root_parameters, "layer": model.layer_parameters}.items():
+            assert row[f"gather {unit}"] == pytest.approx(slowdown * get * (1e-3 + 1e-9 * 2 * parameters))
+            assert row[f"push {unit}"] == pytest.approx(slowdown * put * (1e-3 + 1e-9 * 4 * parameters))
         assert (row.get("meeting", 11), row["optimizer"], row.get("publish", 13)) == (11, 12, 13)
         assert row["meeting to settle"] == 14
 
 
-@pytest.mark.parametrize(("dtype", "of_push"), [("", 1), ("bfloat16", 1), ("float16", 1), ("float32", 2)])
-def test_parameters_travel_in_the_profiles_dtype_and_gradients_in_fp32(dtype, of_push):
-    timings = (Timing("gather", 4, 0, 1e-9), Timing("push", 4, 0, 1e-9))
-    row = fixed(4, replace(fits.published(SMALL, "a100"), timings=timings, dtype=dtype))
-    for unit in ("layer", "root"):
-        assert row[f"gather {unit}"] == pytest.approx(of_push * row[f"push {unit}"] / 2)
-
-
 def test_across_nodes_measured_transfers_hold_for_as_many_devices_alone():
     """What a device does by itself needs no network, so that holds for any number."""
-    fit = replace(fits.published(SMALL, "a100"), overhead=9.0, timings=(*MEASURED, Timing("overhead", 4, 5.0)))
+    fit = replace(FIT, overhead=9.0, timings=(*MEASURED, Timing("overhead", 4, 5.0)))
     nodes = {"devices_per_node": 2, "nics_per_node": 2}
     assert fixed(4, fit, **nodes)["gather layer"] > 1e-3
     more, rates = fixed(8, fit, **nodes), fixed(8, replace(fit, timings=()), **nodes)
@@ -253,27 +250,6 @@ def test_across_nodes_measured_transfers_hold_for_as_many_devices_alone():
     assert (more["optimizer"], more["overhead"], rates["overhead"]) == (6, 5, 9)
     fit = replace(fit, timings=(Timing("overhead", 2, 1.0), Timing("overhead", 4, 3.0)))
     assert [fixed(n, fit)["overhead"] for n in (2, 3, 4)] == [1, 2, 3]
-
-
-@given(st.floats(0.1, 10), st.sampled_from(SYNCS))
-def test_a_slowdown_makes_transfers_that_much_longer_and_nothing_else(slowdown, sync):
-    fit = replace(fits.published(SMALL, "a100"), timings=MEASURED)
-    slow = replace(fit, timings=tuple(replace(t, slowdown=slowdown) for t in MEASURED))
-    usual, found = fixed(4, fit, sync), fixed(4, slow, sync)
-    assert usual["push root"] > 1e-3
-    for what, seconds in usual.items():
-        assert found[what] == pytest.approx(seconds * (slowdown if what in TRANSFERS else 1)), what
-
-
-@pytest.mark.parametrize(
-    ("profile", "devices", "known"),
-    [({"most_tokens": 16}, 2, True), ({"most_tokens": 15}, 2, False), ({"fewest": 16}, 2, True),
-     ({"fewest": 17}, 2, False), ({"timings": MEASURED}, 4, True), ({"timings": MEASURED}, 2, False)],
-)  # fmt: skip
-def test_fuller_or_emptier_microbatches_or_other_devices_than_measured_are_extrapolated(profile, devices, known):
-    fit = replace(fits.published(SMALL, "a100"), fidelity="calibrated", **{"fewest": 0} | profile)
-    two = Schedule((8,) * 2 * devices, tuple(((2 * d, 2 * d + 1),) for d in range(devices)))
-    assert fidelity(cost(devices, fit), [two]) == ("calibrated" if known else "extrapolated")
 
 
 @pytest.mark.parametrize("sync", SYNCS)
@@ -294,14 +270,10 @@ def test_kernels_that_copy_take_a_part_of_the_compute_beside_them(sync):
 
 @given(st.floats(0, 100))
 def test_what_on_demand_is_said_to_cost_is_added_to_each_of_its_minibatches_alone(seconds):
-    one = cost(4)
-    other = replace(one, on_demand_cost=seconds)
     for sync in SYNCS:
-        before, after = (table(how, [even(9, 4)], sync)[1] for how in (one, other))
-        added = seconds if sync == "on-demand" else 0.0
-        assert (after - before).sum(axis=0) == pytest.approx(added)
-    alone = replace(cost(1), on_demand_cost=seconds)
-    assert alone.transfers(True) == cost(1).transfers(True)
+        before, after = (table(replace(cost(4), on_demand_cost=s), [even(9, 4)], sync)[1] for s in (0.0, seconds))
+        assert (after - before).sum(axis=0) == pytest.approx(seconds if sync == "on-demand" else 0.0)
+    assert replace(cost(1), on_demand_cost=seconds).transfers(True) == cost(1).transfers(True)
 
 
 def test_compute_is_forward_backward_and_the_microbatch_constant_and_nothing_else():
@@ -324,7 +296,6 @@ def test_compute_is_forward_backward_and_the_microbatch_constant_and_nothing_els
 
 # What a profile knows of numbers of devices that it was not measured with
 
-FIT = fits.published(SMALL, "a100")
 seconds = st.floats(0, 1e6)
 
 
