@@ -103,9 +103,9 @@ def test_what_is_no_word_is_nobodys_argument_and_what_another_function_makes_is_
     others = (("lb-mini", "on-demnd"), ("lb-mni", "on-demand"), ("lb-mini", "collective"), (None, 3))
     for wrong in (
         *(partial(found.row, *pair) for pair in others), partial(odcsim.compare, "longalign"),
-        partial(odcsim.plan, "x", "lb-mini"), partial(odcsim.sweep_max_tokens, 3, [4096]), partial(odcsim.simulate, "x", None),
-        partial(odcsim.simulate, odcsim.plan(setting, "native"), "collective"), partial(odcsim.sweep, None),
-        partial(odcsim.sweep, [1, 2]), partial(odcsim.write_report, "x", "y.html"),
+        partial(odcsim.plan, "x", "lb-mini"), partial(odcsim.sweep_max_tokens, 3, [4096]),
+        partial(odcsim.simulate, "x", None), partial(odcsim.simulate, odcsim.plan(setting, "native"), "collective"),
+        partial(odcsim.sweep, None), partial(odcsim.sweep, [1, 2]), partial(odcsim.write_report, "x", "y.html"),
         partial(asked, gpu=None, profile=odcsim.Fitted(setting.cost.profile, ())),
     ):  # fmt: skip
         with pytest.raises(InputError):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import PREFETCHES, SYNCS, schedules
 
-from odcsim import profile, schedule, timeline
+from odcsim import profile
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import assign, drawn, plan
 from odcsim.errors import InputError
@@ -52,8 +52,9 @@ def test_usage_and_makespans_alone_are_those_of_the_timeline_to_the_last_bit(set
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, executor):
-    """To the last bit, queues, luck and jitter too, which hang on a minibatch's number."""
-    cost = on(setting, sample_noise=0.1, jitter=0.05 if executor == "des" else 0.0)
+    """To the last bit, queues, luck and jitter too, which hang on a minibatch's number. So is compute that is stretched
+    by several factors at once."""
+    cost = on(setting, sample_noise=0.1, slow=((1, 1.3),), jitter=0.05 if executor == "des" else 0.0)
     how = Simulation(cost, "on-demand", executor, seed=3)
     found = [plan(setting, name).schedules for name in ("native", "lb-mini", "pool", "lb-micro")]
     together = usages(found, how)
@@ -61,18 +62,11 @@ def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, executor):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "GROUP", 12)
         assert all(map(same, together, usages(found, how)))
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("balancer", ["lb-mini", "pool"])
-def test_compute_stretched_at_once_is_as_if_each_factor_ran_alone(setting, executor, balancer):
-    """To the last bit: queues too, whose entries go to others, and luck, which hangs on a minibatch's number."""
-    cost = on(setting, sample_noise=0.1, slow=((1, 1.3),), jitter=0.05 if executor == "des" else 0.0)
-    found, factors = plan(setting, balancer).schedules, (0.7, 1.0, 1.4)
-    together = simulation.stretched(found, Simulation(cost, "on-demand", executor, seed=3), factors)
-    for factor, spans in zip(factors, together, strict=True):
-        longer = replace(cost, profile=profile.stretched(cost.profile, factor))
-        assert np.array_equal(spans, makespans(found, Simulation(longer, "on-demand", executor, seed=3)))
+    factors = (0.7, 1.0, 1.4)
+    for some in found[1:3]:
+        for factor, spans in zip(factors, simulation.stretched(some, how, factors), strict=True):
+            longer = replace(cost, profile=profile.stretched(cost.profile, factor))
+            assert np.array_equal(spans, makespans(some, replace(how, cost=longer)))
 
 
 HOWS = [{"prefetch": prefetch} for prefetch in PREFETCHES]
@@ -97,7 +91,8 @@ def test_the_executors_agree_on_real_seconds_between_nodes(setting, sync, nic):
 
 @given(found=st.lists(schedules(4), min_size=2, max_size=6))
 def test_minibatches_come_back_in_their_order_with_what_they_carried(setting, found):
-    line = simulate(a_file(found), Simulation(setting.cost, "on-demand", "analytic"))
+    how = Simulation(setting.cost, "on-demand", "analytic")
+    line = simulate(a_file(found), how)
     assert line.samples.tolist() == [len(s.lengths) for s in found]
     assert line.tokens.tolist() == [sum(s.lengths) for s in found]
     for number, one in enumerate(found):
@@ -105,8 +100,7 @@ def test_minibatches_come_back_in_their_order_with_what_they_carried(setting, fo
         assert block.minibatches[place] == number
         assert block.counts[place].tolist() == list(one.microbatches)
         assert block.program.microbatches == max(one.microbatches)
-        alone = simulate(a_file([one]), Simulation(setting.cost, "on-demand", "analytic"))
-        assert np.array_equal(block.had[:, place], alone.blocks[0].had[:, 0])
+        assert np.array_equal(block.had[:, place], simulate(a_file([one]), how).blocks[0].had[:, 0])
         for i in range(len(block.program.steps)):  # of microbatches that a device has not, steps take no time
             absent = ~block.present(i)[place]
             assert (block.asked[i, place][absent] == block.had[i, place][absent]).all()
@@ -156,15 +150,6 @@ def test_what_cannot_run_is_refused(setting, executor):
     refused(Simulation(setting.cost, "on-demand", executor, prefetch="x"), [EVEN])
     with pytest.raises(InputError):
         Simulation(setting.cost, "on-demnd")
-
-
-@pytest.mark.parametrize("balancer", ["lb-mini", "pool"])
-def test_files_in_between_change_nothing(setting, balancer, tmp_path):
-    """balance writes, simulate reads and writes, report reads: the same figures as in one go."""
-    file = schedule.write(plan(setting, balancer), tmp_path / "s.jsonl")
-    how = Simulation(setting.cost, "on-demand")
-    timeline.write(simulate(schedule.read(tmp_path / "s.jsonl"), how), tmp_path / "t.npz")
-    assert same(metrics.usage(timeline.read(tmp_path / "t.npz")), usage(file.schedules, how))
 
 
 # Queues
