@@ -188,13 +188,10 @@ def chained(rng: np.random.Generator) -> np.ndarray:
 
 
 ALIKE = {
-    "groups of 8": grouped(8, 0.8, 0.1),
-    "groups of 8, half alike": grouped(8, 0.6, 0.6),
-    "groups of 4": grouped(4, 0.8, 0.2),
-    "groups of 16": grouped(16, 0.8, 0.2),
+    "groups of 8": grouped(8, 0.8, 0.1), "groups of 8, half alike": grouped(8, 0.6, 0.6),
+    "groups of 4": grouped(4, 0.8, 0.2), "groups of 16": grouped(16, 0.8, 0.2), "like the one before": chained,
     "runs of 6 on average": lambda rng: repeated(0.8 * rng.standard_normal(SIZE), rng.geometric(1 / 6, SIZE), 0.2, rng),
-    "like the one before": chained,
-}
+}  # fmt: skip
 UNLIKE = {
     **{name: lambda rng, draw=draw: draw(rng, SIZE) for name, draw in POPULATIONS.items()},
     "pareto": lambda rng: 300 * (1 + rng.pareto(1.3, SIZE)),
