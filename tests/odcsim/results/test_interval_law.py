@@ -31,29 +31,25 @@ def by_pairs(ids, alike):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_overlap_is_what_pairs_of_minibatches_share(seed):
+    """Samples of one prompt count by how alike they are, siblings that nobody knows as often as chance has them. Of all
+    that there is only what was not drawn is open: the variance of the mean of draws over that of all, by weights."""
     rng = np.random.default_rng(seed)
-    size = int(rng.integers(6, 30))
-    ids, work = minibatches(rng, size), rng.lognormal(0, 1, size)
-    found = draws(ids, [work[one] for one in ids], size)
-    overlap, lasting = by_pairs(ids, np.eye(size))
-    assert found.distinct == len(ids)
-    assert (found.overlap, found.lasting) == pytest.approx((overlap, lasting))
-    over = draws([*ids, *ids], [work[one] for one in (*ids, *ids)], size)  # the order starts over
-    assert (over.distinct, over.overlap, over.lasting) == (found.distinct, found.overlap, found.lasting)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_samples_of_one_prompt_count_by_how_alike_they_are(seed):
-    rng = np.random.default_rng(seed)
-    size = int(rng.integers(8, 30))
-    prompts = rng.integers(0, size // 3, size)
-    ids, work = minibatches(rng, size), (rng.lognormal(0, 1, size)[prompts] + rng.lognormal(-1, 1, size))
-    found = draws(ids, [work[one] for one in ids], size, kin=[prompts[one] for one in ids])
-    drawn = np.unique(np.concatenate(ids))
-    rho = by_variances(work[drawn], prompts[drawn])
-    alike = np.where(np.equal.outer(prompts, prompts), rho, 0.0)
-    np.fill_diagonal(alike, 1.0)
-    assert (found.overlap, found.lasting) == pytest.approx(by_pairs(ids, alike))
+    size, siblings, rho = int(rng.integers(8, 30)), int(rng.integers(2, 5)), float(rng.random())
+    ids, prompts = minibatches(rng, size), rng.integers(0, size // 3, size)
+    work = rng.lognormal(0, 1, size)[prompts] + rng.lognormal(-1, 1, size)
+    loads, samples, there = [work[one] for one in ids], len(ids[0]), size + int(rng.integers(0, 30))
+    found, over = draws(ids, loads, size), draws([*ids, *ids], [*loads, *loads], size)  # whose order starts over
+    assert found.distinct == over.distinct == len(ids)
+    assert (found.overlap, found.lasting) == (over.overlap, over.lasting) == pytest.approx(by_pairs(ids, np.eye(size)))
+    weights = np.bincount(np.concatenate(ids), minlength=there) / sum(map(len, ids))
+    assert found.of_all(there).lasting == pytest.approx(samples * ((weights - 1 / there) ** 2).sum())
+    seen = np.unique(np.concatenate(ids))
+    kin = np.where(np.equal.outer(prompts, prompts), by_variances(work[seen], prompts[seen]), 0.0)
+    chance = np.full((size, size), rho * (siblings - 1) / (size - 1))
+    of_prompts = draws(ids, loads, size, kin=[prompts[one] for one in ids])
+    for found, alike in ((of_prompts, kin), (draws(ids, loads, size, siblings=(siblings, rho)), chance)):
+        np.fill_diagonal(alike, 1.0)
+        assert (found.overlap, found.lasting) == pytest.approx(by_pairs(ids, alike))
 
 
 def by_variances(values, prompts):
@@ -77,17 +73,6 @@ def test_likeness_of_prompts_is_that_which_was_planted():
         assert intraclass(values, prompts) == pytest.approx(share, abs=0.03)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_siblings_that_nobody_knows_count_as_often_as_chance_has_them(seed):
-    rng = np.random.default_rng(seed)
-    size, siblings, rho = int(rng.integers(8, 30)), int(rng.integers(2, 5)), float(rng.random())
-    ids, work = minibatches(rng, size), rng.lognormal(0, 1, size)
-    found = draws(ids, [work[one] for one in ids], size, siblings=(siblings, rho))
-    alike = np.full((size, size), rho * (siblings - 1) / (size - 1))
-    np.fill_diagonal(alike, 1.0)
-    assert (found.overlap, found.lasting) == pytest.approx(by_pairs(ids, alike))
-
-
 def test_neighbours_in_a_file_count_by_how_alike_they_are_so_far_apart():
     rng = np.random.default_rng(4)
     size, run = 600, 6
@@ -101,17 +86,6 @@ def test_neighbours_in_a_file_count_by_how_alike_they_are_so_far_apart():
     alike = np.append(found.like, 0.0)[np.minimum(gaps, reach + 1)]
     assert (found.overlap, found.lasting) == pytest.approx(by_pairs(ids, alike))
     assert len(draws(ids, [work[one] for one in ids], size, file=rng.permutation(work)).like) == 1
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_of_all_that_there_is_only_what_was_not_drawn_is_open(seed):
-    """The mean of draws over the mean of all `there`, of which the trace is a part: its variance by weights."""
-    rng = np.random.default_rng(seed)
-    size = int(rng.integers(6, 30))
-    ids, there = minibatches(rng, size), size + int(rng.integers(0, 30))
-    weights, samples = np.bincount(np.concatenate(ids), minlength=there) / sum(map(len, ids)), len(ids[0])
-    found = draws(ids, [np.ones(samples)] * len(ids), size).of_all(there)
-    assert found.lasting == pytest.approx(samples * ((weights - 1 / there) ** 2).sum())
 
 
 def by_student(off, level):
