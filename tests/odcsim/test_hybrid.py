@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import BETWEEN, PREFETCHES, SYNCS, TRANSFERS, cases, schedules
+from strategies import BETWEEN, PREFETCHES, SYNCS, TRANSFERS, schedules
 
 from odcsim import catalog
 from odcsim.catalog import fits
@@ -19,7 +19,6 @@ from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
-from odcsim.executors import analytic, des
 from odcsim.executors.simulation import EXECUTORS, Simulation, simulate, usage
 from odcsim.profile import Timing
 from odcsim.program import EVERY, NODES, ROOT, program, sync_named
@@ -273,15 +272,6 @@ def test_each_unit_is_brought_in_once_and_its_first_forward_waits_for_it(size, p
         assert replace(mine, after=(), duration=0) == replace(usual, after=(), duration=0)
     assert [s.kind for s in p.steps[p.end :]] == ["meeting", "push", "optimizer", "publish", "meeting"]
     assert {s.microbatch for s in p.steps[p.end :]} == {EVERY}
-
-
-@given(case=cases(syncs=("on-demand",), shardings=("full",)), seed=st.integers(0, 99))
-def test_executors_agree_on_hierarchical_transfers_to_the_last_bit(case, seed):
-    p = hierarchical(case.program.layers, case.program.microbatches, case.program.prefetch)
-    known = dict(zip(case.program.durations, case.durations, strict=True))
-    fresh = np.random.default_rng(seed).exponential(1.0, case.durations.shape[1:])
-    table = np.array([known.get(timed, fresh) for timed in p.durations])
-    assert np.array_equal(analytic.run(p, table), des.run(p, table))
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -57,15 +57,6 @@ def test_places_are_those_of_the_definition_and_the_first_is_told(plan, sync):
         assert (finding.minibatch, finding.minibatches) == (number, len({place[0] for place in expected}))
 
 
-@given(batches(), st.randoms())
-def test_the_names_of_devices_do_not_matter(batch, random):
-    order = random.sample(range(len(batch.devices)), len(batch.devices))
-    renamed = replace(batch, devices=[batch.devices[d] for d in order])
-    assert {(m, order[d]) for _, m, d in in_words([renamed])} == {(m, d) for _, m, d in in_words([batch])}
-    mine, theirs = ([(one.microbatch, one.device) for one in unpaired([each])] for each in (batch, renamed))
-    assert sorted((m, order[d]) for m, d in theirs) == sorted(mine)
-
-
 def no_deal_pairs(batch):
     """Of the samples that have images: the others may go anywhere. More positions than samples are as one of them."""
     some = [i for i, has in batch.images.items() if has]

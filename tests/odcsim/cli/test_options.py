@@ -38,26 +38,19 @@ def helped(command, flag, capsys):
 
 def test_help_is_one_screen_and_all_of_it_names_every_option(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(WIDE))
-    wrong = []
     for command in [*PROGRAMS, *PARSERS]:
         lines = helped(command, "--help", capsys).splitlines()
-        fits = len(lines) <= LINES and max(map(len, lines)) <= WIDE and lines[0].startswith(f"usage: {command}")
-        wrong += [] if fits and "None" not in " ".join(lines) else [command]
-    for command, parser in PARSERS.items():
-        told = re.sub(r"[\s-]", "", helped(command, "--help-all", capsys))
-        for action in parser._actions:
-            words = [*action.option_strings, parser._get_formatter()._expand_help(action)]
-            wrong += [(command, one) for one in words if re.sub(r"[\s-]", "", one) not in told]
-    assert wrong == []
-
-
-def test_every_argument_says_what_it_is_and_what_is_needed_is_in_the_short_help():
+        assert len(lines) <= LINES, command
+        assert max(map(len, lines)) <= WIDE, command
+        assert lines[0].startswith(f"usage: {command}")
+        assert "None" not in " ".join(lines), command
     for command, parser in PARSERS.items():
         assert (parser.description or "").endswith("."), command
-        assert parser.examples, command
+        told = re.sub(r"[\s-]", "", helped(command, "--help-all", capsys))
         either = [a for group in parser._mutually_exclusive_groups if group.required for a in group._group_actions]
         for action in parser._actions:
-            short = (action.help or "").partition("; ")[0]
+            words, short = parser._get_formatter()._expand_help(action), (action.help or "").partition("; ")[0]
+            assert all(re.sub(r"[\s-]", "", one) in told for one in (*action.option_strings, words)), (command, words)
             assert short, (command, action.dest)
             assert short.count("(") == short.count(")"), (command, action.dest)
             needed = action.required or action in either
@@ -65,13 +58,17 @@ def test_every_argument_says_what_it_is_and_what_is_needed_is_in_the_short_help(
 
 
 def test_examples_are_understood():
-    for parser in PARSERS.values():
+    for command, parser in PARSERS.items():
+        assert parser.examples, command
         for example in parser.examples:
             for part in example.split(" | "):
                 words = shlex.split(part)
                 words = words[words.index("-m") + 1 :] if words[0] == "torchrun" else words
                 if words[0] in PROGRAMS:
                     PROGRAMS[words[0]].build_parser().parse_args(words[1:])
+    for flag in ("--script", "--scr"):  # passes on what follows
+        words = ["verify", flag, "train.py", "--lr", "3"]
+        assert odc_engine.cli.build_parser().parse_args(words).script == words[2:]
 
 
 CHAIN = ("trace info", "trace make", "balance", "check", "simulate", "report", "trace-json", "catalog show", "diagnose")
@@ -85,13 +82,6 @@ def test_examples_work_when_typed_one_after_the_other(tmp_path, monkeypatch, cap
         assert capsys.readouterr().out
 
 
-def test_words_of_a_script_are_its_own():
-    """`odc_engine verify --script train.py --lr 3` passes on what follows."""
-    for flag in ("--script", "--scr"):
-        words = ["verify", flag, "train.py", "--lr", "3"]
-        assert odc_engine.cli.build_parser().parse_args(words).script == words[2:]
-
-
 def completed(*words):
     """What bash offers for the last of these words."""
     line = " ".join(f"'{word}'" for word in words)
@@ -103,15 +93,12 @@ def completed(*words):
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_a_shell_completes_what_the_parser_knows():
     assert set(completed("odcsim", "")) == {name.replace("_", "-") for name in COMMANDS}
-    for words, offered in (
-        ("comp", ["compare", "completion"]),
-        ("compare x --minibatch", ["--minibatch", "--minibatches"]),
-        ("compare x --gpu mi3", ["mi300x", "mi325x", "mi355x"]),
-        ("trace m", ["make"]),
-        ("balance plan --pri", []),
-        ("balance plan --balancer lb-m", ["lb-micro", "lb-mini"]),
-    ):
-        assert completed("odcsim", *words.split(" ")) == offered
+    for words, offered in {
+        "comp": "compare completion", "compare x --minibatch": "--minibatch --minibatches", "trace m": "make",
+        "compare x --gpu mi3": "mi300x mi325x mi355x", "balance plan --pri": "",
+        "balance plan --balancer lb-m": "lb-micro lb-mini",
+    }.items():  # fmt: skip
+        assert completed("odcsim", *words.split(" ")) == offered.split()
 
 
 def test_of_tokens_8k_is_8192_and_of_all_else_8000():
