@@ -94,15 +94,12 @@ def test_a_failed_write_leaves_the_old_file_alone(folder, monkeypatch):
 
 
 def test_trace_info_says_what_numpy_says(folder, capsys):
+    """And whether lengths are still those of another trace."""
     (folder / "rl.csv").write_text("step,prompt_id,prompt,response\n1,a,10,30\n1,a,10,90\n2,b,20,40\n2,b,20,180\n")
     cut, whole = told(capsys, "rl.csv", "--cutoff", 100, "--column", "response"), told(capsys, "rl.csv")
     assert (cut["count"], cut["max"], cut["p50"], cut["p99.9"]) == (4, 180, 65, pytest.approx(179.73))
     assert cut["cutoff"] == {"at": 100, "samples": 1, "tokens_if_cut": 80, "tokens_if_dropped": 180}
     assert whole["loss_share"] == pytest.approx(0.85)
-
-
-@HERE
-def test_trace_info_tells_whether_lengths_are_still_those_of_another_trace(capsys):
     for name, seed in (("then", 1), ("now", 2)):
         run("trace", "make", "longalign", "--samples", 500, "--seed", seed, "-o", f"{name}.csv")
     for against, apart in (("then.csv", False), ("sharegpt", True)):
@@ -140,40 +137,34 @@ def test_every_command_that_reads_lengths_tells_what_a_cutoff_loses(folder, caps
             assert loss in (shown.out if command == "trace info" else shown.err), command
 
 
-@pytest.fixture
-def path(timeline, folder):
+def test_a_timeline_is_written_as_steps_and_as_the_minibatches_asked_for(timeline, folder):
     timelines.write(timeline, folder / "t.npz")
-    return "t.npz"
-
-
-def test_report_writes_a_line_for_each_step(path, folder):
-    run("report", path, path, "--steps", "s.csv")
+    run("report", "t.npz", "t.npz", "--steps", "s.csv")
     lines = list(csv.DictReader((folder / "s.csv").read_text().splitlines()))
     assert [line["step"] for line in lines] == 2 * [f"{n}" for n in range(6)]
     assert len({line["run"] for line in lines}) == 1
-
-
-def test_trace_json_writes_the_minibatches_asked_for_and_a_file_for_each_device(path, timeline, folder):
-    run("trace-json", path, "-o", "t.json.gz", "--minibatches", "1-2")
+    run("trace-json", "t.npz", "-o", "t.json.gz", "--minibatches", "1-2")
     events = json.loads(gzip.decompress((folder / "t.json.gz").read_bytes()))["traceEvents"]
     assert {e["name"] for e in events if e.get("cat") == "minibatch"} == {"minibatch 1", "minibatch 2"}
-    run("trace-json", path, "--per-device", "traces")
+    run("trace-json", "t.npz", "--per-device", "traces")
     assert len(list((folder / "traces").iterdir())) == timeline.about.devices
 
 
-def test_validate_measures_an_error_and_a_tolerance_makes_it_fail(path, timeline, capsys):
+@HERE
+def test_validate_measures_an_error_and_a_tolerance_makes_it_fail(timeline, capsys):
     """Of a measurement whose seconds are 4 % longer."""
     blocks = tuple(replace(b, asked=1.04 * b.asked, had=1.04 * b.had) for b in timeline.blocks)
     real = replace(timeline, blocks=blocks, about=replace(timeline.about, executor="engine", emulated=False))
-    timelines.write(real, "m.npz")
-    assert [main(["validate", path, "m.npz", "--tolerance", at]) for at in ("0.03", "0.05")] == [1, 0]
+    other = replace(real, about=replace(real.about, digest="0123"))
+    for name, line in (("t.npz", timeline), ("m.npz", real), ("o.npz", other)):
+        timelines.write(line, name)
+    assert [main(["validate", "t.npz", "m.npz", "--tolerance", at]) for at in ("0.03", "0.05")] == [1, 0]
+    assert main(["validate", "t.npz", "o.npz", "--html", "v.html"]) == 2
     capsys.readouterr()
-    run("validate", path, "m.npz", "m.npz", "--json")
+    run("validate", "t.npz", "m.npz", "m.npz", "--json")
     content = json.loads(capsys.readouterr().out)
     assert content["makespan_error_median"] == pytest.approx(0.04 / 1.04)
     assert (content["runs"], content["noise_worst"]) == (2, 0)
-    timelines.write(replace(real, about=replace(real.about, digest="0123")), "o.npz")
-    assert main(["validate", path, "o.npz", "--html", "v.html"]) == 2
 
 
 @HERE
