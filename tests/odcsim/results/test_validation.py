@@ -76,11 +76,8 @@ def test_stretched_seconds_are_off_by_the_factor_and_idle_is_not_off(timeline, f
     for value in (found.makespan.median, found.makespan.p90, found.makespan.worst):
         assert value == pytest.approx(abs(factor - 1), abs=1e-9)
     assert found.idle_error == pytest.approx(0, abs=1e-9)
-
-
-def test_the_four_errors_of_many_values():
-    found = validation._errors(np.array([-0.4, 0.1, 0.1, -0.1, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.3]))
-    assert (found.mean, found.median, found.p90, found.worst) == pytest.approx((0.2 / 11, 0.1, 0.3, 0.4))
+    many = validation._errors(np.array([-0.4, 0.1, 0.1, -0.1, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.3]))
+    assert (many.mean, many.median, many.p90, many.worst) == pytest.approx((0.2 / 11, 0.1, 0.3, 0.4))
 
 
 def test_noise_is_the_error_of_one_run_as_the_prediction_of_another(noisy):
@@ -171,13 +168,8 @@ def test_cautions_say_what_the_errors_do_not(timeline, changes, runs, cautions):
 
 
 @pytest.fixture(scope="module")
-def pooled(setting):
-    return plan(setting, "pool")
-
-
-@pytest.fixture(scope="module")
-def queued(setting, pooled):
-    return simulate(pooled, Simulation(setting.cost, "on-demand", "des"))
+def queued(setting):
+    return simulate(plan(setting, "pool"), Simulation(setting.cost, "on-demand", "des"))
 
 
 def relabelled(line):
@@ -191,9 +183,9 @@ def relabelled(line):
     return replace(line, blocks=tuple(blocks))
 
 
-def test_who_took_an_entry_is_no_error_and_is_told(queued, pooled, timeline):
+def test_who_took_an_entry_is_no_error_and_is_told(queued, setting, timeline):
     """What devices run in the end is chance where they share a queue, and the plan where they share none."""
-    entries = sum(len(s.queue) for s in pooled.schedules)
+    entries = sum(len(s.queue) for s in plan(setting, "pool").schedules)
     for runs, same in (([queued, queued], 1.0), ([queued, relabelled(queued)], 0.5)):
         found = validate(queued, runs)
         assert (found.makespan.worst, found.finish.worst, found.idle_error) == (0, 0, pytest.approx(0, abs=1e-9))
@@ -204,8 +196,8 @@ def test_who_took_an_entry_is_no_error_and_is_told(queued, pooled, timeline):
     assert found.finish.worst > 0.01
 
 
-def test_a_trace_and_a_chart_show_entries_where_their_taker_ran_them(queued, pooled):
-    for number, schedule in enumerate(pooled.schedules):
+def test_a_trace_and_a_chart_show_entries_where_their_taker_ran_them(queued, setting):
+    for number, schedule in enumerate(plan(setting, "pool").schedules):
         block, place = queued.block_of(number)
         events = [e for e in perfetto.events(queued, [number]) if e.get("cat") == "queue entry"]
         shown = {(e["pid"], *map(int, re.findall(r"\d+", e["name"]))): e for e in events}
@@ -223,19 +215,19 @@ def test_a_trace_and_a_chart_show_entries_where_their_taker_ran_them(queued, poo
 
 
 def test_a_chart_outlines_entries_and_a_report_counts_them(queued, timeline, tmp_path):
-    block, place = queued.block_of(0)
     outlined = 0
     for trace in plots.gantt(queued, 0).data:
         named = ["queue entry" in told for told in trace.customdata]
         if trace.name in ("forward", "backward", "head and loss"):
             assert [width > 0 for width in trace.marker.line.width] == named
             outlined += sum(named)
+    block, place = queued.block_of(0)
     assert outlined == 2 * (block.takers[place] >= 0).sum()  # this profile has no head
     assert not any("queue" in told for trace in plots.gantt(timeline, 0).data for told in trace.customdata)
     write_timelines([queued], tmp_path / "with.html")
     write_timelines([timeline], tmp_path / "without.html")
     text = (tmp_path / "with.html").read_text()
     block, place = queued.block_of(int(re.search(r"Minibatch (\d+)<", text)[1]))
-    counts = [int((block.takers[place] == device).sum()) for device in range(queued.about.devices)]
-    assert f"<td>{', '.join(map(str, counts))}</td>" in text
+    counts = [f"{(block.takers[place] == device).sum()}" for device in range(queued.about.devices)]
+    assert f"<td>{', '.join(counts)}</td>" in text
     assert "queue" not in (tmp_path / "without.html").read_text()
