@@ -224,16 +224,6 @@ def jittered(case: Case, seeds: list[int], jitter: float = 0.3) -> np.ndarray:
     return np.array(des.run(case.program, case.durations, cluster, [np.random.default_rng(s) for s in seeds]))
 
 
-@given(cases(minibatches=(2, 3), microbatches=(1, 3)), st.randoms(use_true_random=False))
-def test_a_minibatch_is_jittered_the_same_whatever_it_is_simulated_with(case, random):
-    order = random.sample(range(case.counts.shape[0]), case.counts.shape[0])
-    whole = jittered(case, order)
-    assert np.array_equal(whole, jittered(case, order))
-    for b, seed in enumerate(order):
-        alone = Case(case.program, case.counts[[b]], case.durations[:, [b]])
-        assert np.array_equal(whole[:, :, [b]], jittered(alone, [seed]))
-
-
 def test_jitter_keeps_the_mean_has_its_size_and_touches_compute_alone():
     """It depends on the seed and needs one. 4,200 draws: mean and deviation are known to 0.003."""
     case = constant(700)

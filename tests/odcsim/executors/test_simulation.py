@@ -110,15 +110,15 @@ def test_jitter_of_a_minibatch_depends_on_its_number_and_the_seed_alone(setting,
     def jittered(found, seed=1):
         return usage(found, Simulation(on(setting, jitter=0.2), "on-demand", seed=seed))
 
-    whole = jittered(schedules.schedules)
-    assert same(whole, jittered(schedules.schedules))
-    assert (whole.makespan != jittered(schedules.schedules, 2).makespan).all()
+    every = schedules.schedules
+    whole = jittered(every)
+    assert same(whole, jittered(every))
+    assert (whole.makespan != jittered(every, 2).makespan).all()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "GROUP", 1)
-        assert same(whole, jittered(schedules.schedules))
-    assert len({*jittered([schedules.schedules[0]] * 3).makespan.tolist()}) == 3
-    # Its neighbours do not matter: the first three of six, and the first three alone.
-    assert (jittered(schedules.schedules[:3]).makespan == whole.makespan[:3]).all()
+        assert same(whole, jittered(every))
+    assert len({*jittered([every[0]] * 3).makespan.tolist()}) == 3
+    assert (jittered(every[:3]).makespan == whole.makespan[:3]).all()  # its neighbours do not matter
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,16 @@ def test_what_cannot_run_is_refused(setting, executor):
 # Queues
 
 
-def test_realised_schedules():
+def test_one_device_may_take_the_whole_queue(setting):
+    """More than the program was first made for."""
+    lengths = (60_000, 60_000, 60_000, *[10] * 12)
+    found = Schedule(lengths, (((0,),), ((1,),), ((2,),), ()), queue=tuple((i,) for i in range(3, 15)))
+    for executor in EXECUTORS:
+        [block] = simulate(a_file([found]), Simulation(setting.cost, "on-demand", executor)).blocks
+        assert (block.counts.tolist(), block.program.microbatches) == ([[1, 1, 1, 12]], 12)
+        assert (list(block.taken(0, 3)), block.taken(0, 0)) == (list(range(12)), {})
     found = Schedule((5, 6, 7, 8, 9), (((0,),), ()), queue=((1, 2), (3,), (4,)))
-    assert found.uneven
-    assert not Schedule((1, 1), (((0,),), ((1,),))).uneven
+    assert (found.uneven, EVEN.uneven) == (True, False)
     assert list(found.contents()) == [(0,), (1, 2), (3,), (4,)]
     assert found.realised([1, 0, 1]) == Schedule((5, 6, 7, 8, 9), (((0,), (3,)), ((1, 2), (4,))))
     with pytest.raises(ValueError, match="shorter"):
@@ -188,18 +194,6 @@ def test_both_executors_give_the_timeline_of_the_realised_schedules(setting, fou
             assert np.array_equal(a.asked[:, i], b.asked[kept, j])
             assert np.array_equal(a.had[:, i], b.had[kept, j])
             assert (b.had[a.program.end : b.program.end, j] == b.asked[a.program.end : b.program.end, j]).all()
-
-
-def test_one_device_may_take_the_whole_queue(setting):
-    """More than the program was first made for."""
-    lengths = (60_000, 60_000, 60_000, *[10] * 12)
-    found = Schedule(lengths, (((0,),), ((1,),), ((2,),), ()), queue=tuple((i,) for i in range(3, 15)))
-    for executor in EXECUTORS:
-        [block] = simulate(a_file([found]), Simulation(setting.cost, "on-demand", executor)).blocks
-        assert block.counts.tolist() == [[1, 1, 1, 12]]
-        assert block.program.microbatches == 12
-        assert list(block.taken(0, 3)) == list(range(12))
-        assert block.taken(0, 0) == {}
 
 
 def test_noise_is_in_the_run_alone_and_the_same_for_all_balancers(setting):
