@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import ways_in
-from questions import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
+from ways_in import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
 
 import odcsim
 from odcsim.decide.advice.offers import Offer, offer
