@@ -12,15 +12,12 @@ from ran_runs import ASKED, found_of, run_of, setting_of, slowed, truly
 from scripts import ROOT
 
 from odcsim.cli import main
-from odcsim.decide.diagnosis import columns
+from odcsim.decide.diagnosis import columns, ran, seconds, tried
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import EFFORTS
 from odcsim.decide.diagnosis.parts import broken_down
-from odcsim.decide.diagnosis.ran import dealt
 from odcsim.decide.diagnosis.replay import replay
-from odcsim.decide.diagnosis.seconds import measured, plain
 from odcsim.decide.diagnosis.told import answer, worth
-from odcsim.decide.diagnosis.tried import TriedWay, _fuller
 from odcsim.decide.evaluate import evaluate, simulated
 from odcsim.decide.setting import assign, drawn, plan
 from odcsim.errors import InputError
@@ -34,15 +31,24 @@ CLOSE = 0.03
 LENGTHS = ("lognormal:median=2000,sigma=1.1,max=16384", "lognormal:median=5000,sigma=0.5,max=16384", "longalign")
 
 
-def told(setting, sync="collective", balancer="native", rests="lengths", asked=(), **of):
+def told(setting, sync="collective", balancer="native", rests="lengths", asked=()):
     run = run_of(setting, sync, balancer, rests=rests)
-    return run, changes(run, found_of(run), dict(asked) | of)
+    return run, changes(run, found_of(run), dict(asked))
+
+
+def took(run):
+    return sum(step.seconds for step in run.steps)
+
+
+def way_of(found, effort):
+    [way] = [way for way in found.ways if way.effort == effort]
+    return way
 
 
 def seen_by(run, ranks):
     """No more of the run than these ranks' files tell."""
-    kept = ([mb for mb in step.microbatches if mb.rank in ranks] for step in run.steps)
-    steps = tuple(replace(step, microbatches=tuple(held)) for step, held in zip(run.steps, kept, strict=True))
+    kept = [tuple(mb for mb in step.microbatches if mb.rank in ranks) for step in run.steps]
+    steps = tuple(replace(step, microbatches=held) for step, held in zip(run.steps, kept, strict=True))
     return replace(run, seen=tuple(ranks), steps=steps)
 
 
@@ -53,76 +59,58 @@ def usual():
     return setting, *told(setting)
 
 
-@pytest.fixture(scope="module")
-def named():
-    return told(setting_of(), asked=ASKED | {"price": 2.5, "max_tokens": 20_000})[1]
+def dealt_anew(found):
+    return [way for way in found.ways if way.effort not in EFFORTS[:2]]
 
 
 def check(run, found, setting, beside=0.0, close=CLOSE):
     """Deals come to what they take on the true cost, where nothing else is changed."""
     assert found.replayed == pytest.approx(1, abs=close)
-    before = sum(step.seconds for step in run.steps)
     for way in dealt_anew(found):
         seconds = truly(setting, way.balancer, way.sync, way.max_tokens) + beside
-        assert way.gain == pytest.approx(before / float(seconds.sum()), rel=close)
+        assert way.gain == pytest.approx(took(run) / float(seconds.sum()), rel=close)
 
 
-def dealt_anew(found):
-    return [way for way in found.ways if way.effort not in EFFORTS[:2]]
-
-
-runs = {
-    "trace": st.sampled_from(LENGTHS),
-    "devices": st.sampled_from((2, 4, 8)),
-    "minibatch": st.integers(2, 8),
-    "seed": st.integers(0, 99),
-}
+SETTINGS = st.builds(
+    setting_of, st.sampled_from(LENGTHS), devices=st.sampled_from((2, 4, 8)), minibatch=st.integers(2, 8),
+    seed=st.integers(0, 99), truncate=st.just(16384),
+)  # fmt: skip
 
 
 @settings(max_examples=15)
-@given(st.fixed_dictionaries(runs), st.sampled_from(("collective", "deferred")), st.booleans())
-def test_what_is_promised_of_another_deal_is_what_it_takes(drawn, sync, named):
-    setting = setting_of(**drawn, truncate=16384)
+@given(SETTINGS, st.sampled_from(("collective", "deferred")), st.booleans())
+def test_what_is_promised_of_another_deal_is_what_it_takes(setting, sync, named):
     run, found = told(setting, sync, asked=ASKED if named else {})
     check(run, found, setting)
     for way in found.ways:
         assert 1 < way.low <= way.gain <= way.high
         assert way.seconds == pytest.approx(np.mean([step.seconds for step in run.steps]) / way.gain)
-    assert [EFFORTS.index(way.effort) for way in found.ways] == sorted(EFFORTS.index(way.effort) for way in found.ways)
+    efforts = [EFFORTS.index(way.effort) for way in found.ways]
+    assert efforts == sorted(efforts)
 
 
 @settings(max_examples=6)
-@given(st.fixed_dictionaries(runs), st.sampled_from(("tokens", "seconds")))
-def test_microbatches_that_are_moved_whole_promise_no_more_than_their_samples_do(drawn, rests):
-    setting = setting_of(**drawn, truncate=16384)
-    _, whole = told(setting, rests=rests)
-    _, free = told(setting)
+@given(SETTINGS, st.sampled_from(("tokens", "seconds")))
+def test_microbatches_that_are_moved_whole_promise_no_more_than_their_samples_do(setting, rests):
+    whole, free = told(setting, rests=rests)[1], told(setting)[1]
     assert whole.replayed == pytest.approx(1, abs=CLOSE)
     assert max(way.gain for way in whole.ways) <= max(way.gain for way in free.ways) * (1 + CLOSE)
     assert whole.rests != free.rests
 
 
 def test_a_way_is_worth_it_by_a_margin_and_beyond_chance():
-    setting = setting_of(minibatches=2)
-    row = evaluate(setting, [("native", "collective")])
-    gains = ((1.02, 1.01, 1.03), (1.2, 0.9, 1.5), (1.04, 1.01, 1.07), (1.3, 1.2, 1.4))
-    every = [TriedWay(effort, "a way", row, gain) for effort in EFFORTS for gain in gains[:3]]
-    assert [one.gain for one in worth([*every, TriedWay(EFFORTS[2], "another", row, gains[3])])] == [
-        gains[2],
-        gains[2],
-        *gains[2:],
-        gains[2],
-    ]
+    row = evaluate(setting_of(minibatches=2), [("native", "collective")])
+    small, unsure, good, best = (1.02, 1.01, 1.03), (1.2, 0.9, 1.5), (1.04, 1.01, 1.07), (1.3, 1.2, 1.4)
+    every = [tried.TriedWay(effort, "a way", row, gain) for effort in EFFORTS for gain in (small, unsure, good)]
+    every.append(tried.TriedWay(EFFORTS[2], "another", row, best))
+    assert [one.gain for one in worth(every)] == [good, good, good, best, good]
 
 
 @pytest.mark.parametrize(
     ("words", "balancer", "effort"),
-    [
-        ({"trace": "uniform:min=3990,max=4000", "max_tokens": 4000}, "native", None),
-        ({"devices": 1}, "native", None),
-        ({}, "sorted-slice", EFFORTS[2]),  # as well as a sampler can
-    ],
-)
+    [({"trace": "uniform:min=3990,max=4000", "max_tokens": 4000}, "native", None), ({"devices": 1}, "native", None),
+     ({}, "sorted-slice", EFFORTS[2])],  # as well as a sampler can
+)  # fmt: skip
 def test_where_all_is_as_well_as_can_be_there_is_nothing_to_gain(words, balancer, effort):
     _, found = told(setting_of(**words), balancer=balancer)
     assert [way for way in found.ways if effort in (None, way.effort)] == []
@@ -150,23 +138,18 @@ def test_ranks_that_nobody_saw_are_like_those_that_were_seen():
 
 
 def test_a_slow_rank_is_in_both_and_mending_it_is_a_way(usual):
-    setting = usual[0]
-    slow = slowed(setting, 3, 1.4)
-    run = run_of(slow)
+    run = run_of(slow := slowed(usual[0], 3, 1.4))
     found = changes(run, found_of(run, {3: 1.4}), {})
     check(run, found, slow)
-    [mended] = [way for way in found.ways if way.effort == EFFORTS[1]]
-    whole = truly(setting, "native", "collective").sum()
-    assert mended.gain == pytest.approx(sum(s.seconds for s in run.steps) / whole, rel=CLOSE)
+    whole = truly(usual[0], "native", "collective").sum()
+    assert way_of(found, EFFORTS[1]).gain == pytest.approx(took(run) / whole, rel=CLOSE)
 
 
 def test_what_the_host_loses_is_lost_whatever_is_dealt(usual):
     run = run_of(usual[0], beside=0.5)
     found = changes(run, found_of(run, loader=np.full(len(run.steps), 0.5)), {})
     check(run, found, usual[0], beside=0.5)
-    [loader] = [way for way in found.ways if way.effort == EFFORTS[1]]
-    steps = sum(step.seconds for step in run.steps)
-    assert loader.gain == pytest.approx(steps / (steps - 0.5 * len(run.steps)))
+    assert way_of(found, EFFORTS[1]).gain == pytest.approx(took(run) / (took(run) - 0.5 * len(run.steps)))
 
 
 def test_steps_of_unlike_numbers_of_samples_are_each_dealt_with_their_own():
@@ -182,8 +165,8 @@ def test_nothing_is_faster_than_its_compute(share):
     """Of steps that are said to be compute for so much. No two samples fit a microbatch, so that no way has fewer."""
     run = run_of(setting_of("uniform:min=8200,max=16384", seed=1))
     seconds = np.array([step.seconds for step in run.steps])
-    bounded, free = (changes(run, found_of(run, **of), ASKED | {"max_tokens": 16384}).ways for of in (
-        {"compute": share * seconds}, {}))  # fmt: skip
+    asked = ASKED | {"max_tokens": 16384}
+    bounded, free = (changes(run, found_of(run, **of), asked).ways for of in ({"compute": share * seconds}, {}))
     assert max(way.gain for way in free) > 1 / 0.9
     assert all(way.high <= (1 + CLOSE) / share for way in bounded)
 
@@ -199,7 +182,8 @@ def test_what_replays_badly_is_said_and_its_interval_is_wider(usual):
     assert {cells[3] for cells in columns.ways(one)[1]} == {"-"}  # of one step no interval
 
 
-def test_dollars_and_memory_are_told_where_they_are_known(usual, named):
+def test_dollars_and_memory_are_told_where_they_are_known(usual):
+    named = told(usual[0], asked=ASKED | {"price": 2.5, "max_tokens": 20_000})[1]
     for way in named.ways:
         assert way.dollars_a_day == pytest.approx(8 * 24 * 2.5 * (1 - 1 / way.gain))
         assert way.fits is True
@@ -209,24 +193,29 @@ def test_dollars_and_memory_are_told_where_they_are_known(usual, named):
         changes(usual[1], found_of(usual[1]), {"devices": 4})
 
 
-def test_a_row_is_what_the_evaluation_says(usual):
+def test_fuller_microbatches_take_what_they_really_take_and_a_row_is_what_the_evaluation_says(usual):
     """Of the same samples and seconds, asked again."""
-    run = usual[1]
-    again = replay(run, found_of(run), ASKED).setting
-    for way in dealt_anew(changes(run, found_of(run), ASKED)):
+    setting, run, _ = usual
+    found, again = changes(run, found_of(run), ASKED), replay(run, found_of(run), ASKED).setting
+    for way in dealt_anew(found):
         [row] = evaluate(replace(again, max_tokens=way.max_tokens), [(way.balancer, way.sync)]).rows
         assert way.row == {"max_tokens": way.max_tokens} | row.as_json()
+    fuller = way_of(found, EFFORTS[0])
+    schedules = assign(setting, "native", drawn(setting)).schedules
+    full = [tried._fuller(one, fuller.max_tokens, meets=True) for one in schedules]
+    assert fuller.max_tokens > setting.limit
+    true = simulation.usage(full, simulated(setting, "collective")).makespan.sum()
+    assert fuller.gain == pytest.approx(took(run) / true, rel=CLOSE)
 
 
 def test_padding_is_a_setting_that_can_go_and_a_trainer_says_which(tmp_path, capsys):
     setting = replace(setting_of(max_tokens=40000), each=2)
     run = run_of(setting, balancer="padded", pads=True)
-    [bare] = [way for way in changes(run, found_of(run), {}).ways if way.effort == EFFORTS[0]]
+    bare = way_of(changes(run, found_of(run), {}), EFFORTS[0])
     seconds = truly(setting, "batches", bare.sync, bare.max_tokens)
-    assert bare.gain == pytest.approx(sum(step.seconds for step in run.steps) / seconds.sum(), rel=CLOSE)
+    assert bare.gain == pytest.approx(took(run) / seconds.sum(), rel=CLOSE)
     found = changes(run, found_of(run), ASKED | {"trainer": "trl"})
-    own = [way for way in found.ways if way.effort == EFFORTS[0] and way.setting]
-    assert any("--packing true" in way.setting for way in own)
+    assert any("--packing true" in way.setting for way in found.ways if way.effort == EFFORTS[0])
     engine, path = answer(found.inputs, [way.row for way in found.ways]), tmp_path / "answer.json"
     path.write_text(json.dumps(engine), encoding="utf-8")
     for number, way in enumerate(found.ways, 1):
@@ -236,9 +225,9 @@ def test_padding_is_a_setting_that_can_go_and_a_trainer_says_which(tmp_path, cap
     assert {way.sync for way in found.ways if way.setting} >= {"on-demand"}
 
 
-def test_settings_are_not_told_of_microbatches_that_nobody_looked_into():
+def test_settings_are_not_told_of_microbatches_that_nobody_looked_into(usual):
     """Their tokens are made of seconds."""
-    _, found = told(setting_of(), rests="seconds", asked=ASKED | {"trainer": "trl"})
+    _, found = told(usual[0], rests="seconds", asked=ASKED | {"trainer": "trl"})
     assert {(way.max_tokens, way.setting) for way in found.ways} == {(0, "")}
     with pytest.raises(InputError):
         flags("trl", answer(found.inputs, [way.row for way in found.ways]), row=len(found.ways))
@@ -265,9 +254,8 @@ def test_hybrid_sharding_is_a_setting_where_transfers_leave_a_node(tmp_path):
     found = changes(run, found_of(run, transfer=spent), asked)
     [hybrid] = [way for way in found.ways if "hybrid" in way.way]
     inside = replace(setting, cost=setting.cost.by(sharding="hybrid"))
-    true = sum(step.seconds for step in run.steps) / truly(inside, "native", "collective").sum()
     assert hybrid.row["sharding"] == "hybrid"
-    assert hybrid.gain == pytest.approx(true, rel=0.05)
+    assert hybrid.gain == pytest.approx(took(run) / truly(inside, "native", "collective").sum(), rel=0.05)
     assert not [way for way in changes(run, found_of(run), asked).ways if "hybrid" in way.way]
 
 
@@ -300,25 +288,15 @@ def test_a_simulated_timeline_is_promised_what_is_true(balancer, sync, usual):
     check(run, found, usual[0])
 
 
-def test_fuller_microbatches_take_what_they_really_take(usual):
-    setting, run, _ = usual
-    [fuller] = [way for way in changes(run, found_of(run), ASKED).ways if way.effort == EFFORTS[0]]
-    bare = assign(setting, "native", drawn(setting)).schedules
-    way = simulated(setting, "collective")
-    seconds = simulation.usage([_fuller(one, fuller.max_tokens, meets=True) for one in bare], way).makespan
-    assert fuller.max_tokens > setting.limit
-    assert fuller.gain == pytest.approx(sum(step.seconds for step in run.steps) / seconds.sum(), rel=CLOSE)
-
-
 def test_seconds_that_hold_waiting_are_those_of_the_heaviest(usual):
     """All ranks wait for it in each round: what it takes, and its transfers, is what the watcher sees of all."""
     setting, run, _ = usual
     steps = []
     for step in run.steps:
-        walls = np.zeros(max(mb.number for mb in step.microbatches) + 1)
+        walls = {}
         for mb in step.microbatches:
-            walls[mb.number] = max(walls[mb.number], mb.seconds)
-        held = tuple(replace(mb, seconds=0.0, wall=float(walls[mb.number])) for mb in step.microbatches)
+            walls[mb.number] = max(walls.get(mb.number, 0.0), mb.seconds)
+        held = tuple(replace(mb, seconds=0.0, wall=walls[mb.number]) for mb in step.microbatches)
         steps.append(replace(step, microbatches=held))
     watched = replace(run, steps=tuple(steps), transfers=())
     check(watched, changes(watched, found_of(watched), {}), setting, close=0.1)
@@ -334,11 +312,11 @@ def test_a_way_says_what_it_changes_of_microbatches_beside_their_deal():
     said = []
     for limit in (16384, 70000):
         run = run_of(setting := setting_of(LENGTHS[0], minibatch=8, max_tokens=limit))
-        ran = sum(len(step.microbatches) for step in run.steps) / len(run.steps) / run.ranks
+        held = sum(len(step.microbatches) for step in run.steps) / len(run.steps) / run.ranks
         for way in changes(run, found_of(run), {**ASKED, "max_tokens": 2 * setting.limit}).ways:
             if way.effort != EFFORTS[0]:
                 said.append("microbatches a device" in way.way)
-                assert said[-1] == (not 0.8 <= way.row["microbatches"] / ran <= 1.25), way
+                assert said[-1] == (not 0.8 <= way.row["microbatches"] / held <= 1.25), way
     assert any(said)
 
 
@@ -347,8 +325,8 @@ def test_gradients_that_are_summed_are_moved_as_they_were_seen():
     run = run_of(setting_of(minibatches=4))
     met = tuple(Met("all-reduce", 10**8, 8, dict.fromkeys(range(8), 0.0), 0.01) for _ in range(6))
     whole = replace(run, transfers=(), steps=tuple(replace(step, meetings=met) for step in run.steps))
-    deals = dealt(whole, {})
-    profile = measured(whole, deals, plain(whole), Recipe(sync="collective"), {}, "h100").profile
+    deals, recipe = ran.dealt(whole, {}), Recipe(sync="collective")
+    profile = seconds.measured(whole, deals, seconds.plain(whole), recipe, {}, "h100").profile
     scattered, gathered = (profile.timing(kind, 8) for kind in ("reduce-scatter", "all-gather"))
     assert scattered.constant * (whole.layers + 1) * len(deals.held[0][0]) == pytest.approx(0.06)
     assert gathered.constant == gathered.per_byte == 0
