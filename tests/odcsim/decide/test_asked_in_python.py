@@ -81,21 +81,16 @@ def test_python_says_what_the_command_says(door, words, file, capsys):
     assert json.loads(json.dumps(answer.as_json())) == json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("door", ["compare", "rl"])
-def test_what_the_command_prints_has_its_sentences(door, file, capsys):
-    assert main([door, str(file), "--model", MODEL, *flags(USUAL[door])]) == 0
-    printed = capsys.readouterr().out
-    assert all(sentence in printed for sentence in DOORS[door](file, MODEL, **USUAL[door]).sentences())
-
-
-def test_csv_is_its_records(file, capsys):
-    words = USUAL["compare"] | {"price": 2.0, "epochs": 3.0}
-    assert main(["compare", str(file), "--model", MODEL, *flags(words), "--csv"]) == 0
-    texts = [
-        {k: "" if v is None else str(v) for k, v in one.items()}
-        for one in DOORS["compare"](file, MODEL, **words).records()
-    ]
-    assert list(csv.DictReader(io.StringIO(capsys.readouterr().out))) == texts
+def test_what_the_command_prints_has_its_sentences_and_csv_its_records(file, capsys):
+    asked = {"compare": USUAL["compare"] | {"price": 2.0, "epochs": 3.0}, "rl": USUAL["rl"]}
+    for door, words in asked.items():
+        assert main([door, str(file), "--model", MODEL, *flags(words)]) == 0
+        printed, answer = capsys.readouterr().out, DOORS[door](file, MODEL, **words)
+        assert all(sentence in printed for sentence in answer.sentences())
+        if door == "compare":
+            assert main([door, str(file), "--model", MODEL, *flags(words), "--csv"]) == 0
+            texts = [{k: "" if v is None else str(v) for k, v in one.items()} for one in answer.records()]
+            assert list(csv.DictReader(io.StringIO(capsys.readouterr().out))) == texts
 
 
 def test_lengths_may_be_given_themselves(file):
@@ -122,58 +117,37 @@ def test_records_hold_every_figure_of_the_rows(found):
         assert not any(isinstance(value, dict | list | tuple) for one in answer.records() for value in one.values())
 
 
-def test_answers_are_shown_in_short(found):
-    rows = {
-        "compare": len(found["compare"].rows),
-        "advise": len(found["advise"].offers) + len(found["advise"].refused),
-        "break-even": len(found["break-even"].curves),
-        "rl": len(found["rl"].rows),
-    }
-    for door, answer in found.items():
+def test_answers_are_shown_in_short_and_of_nothing_that_runs_nothing_is_recorded(found):
+    none = odcsim.advise(TRACE, "llama-3.1-70b", gpus="a100", devices=2, global_batch=16, minibatches=2)
+    setting, advice = found["compare"].setting, found["advise"]
+    rows = {door: found[door].rows for door in ("compare", "rl")} | {"break-even": found["break-even"].curves}
+    few = odcsim.compare(setting, among=[("lb-micro", "collective")])
+    shown = [(found[door], len(every)) for door, every in rows.items()] + [(none, 1), (few, 1)]
+    for answer, count in [*shown, (advice, len(advice.offers) + len(advice.refused))]:
         assert "\n" not in repr(answer)
-        shown = answer._repr_html_()
-        assert shown.count("<tr>") == 1 + rows[door]
-        assert "<script>" not in shown
-    few = odcsim.compare(found["compare"].setting, among=[("lb-micro", "collective")])
-    assert few._repr_html_().count("<tr>") == 2
-    setting = found["compare"].setting
+        assert answer._repr_html_().count("<tr>") == 1 + count
+        assert "<script>" not in answer._repr_html_()
     assert "made &amp; counted" in setting.trace._repr_html_()
     assert "<script>" not in setting._repr_html_() + setting.trace._repr_html_()
-
-
-def test_of_nothing_that_runs_nothing_is_recorded():
-    none = odcsim.advise(TRACE, "llama-3.1-70b", gpus="a100", devices=2, global_batch=16, minibatches=2)
-    assert (none.records(), none._repr_html_().count("<tr>")) == ([], 2)
+    assert none.records() == []
     unfit = odcsim.break_even(TRACE, "llama-3.1-70b", gpu="a100", devices=2, minibatch=2)
     assert unfit.ways_out
     assert unfit.regrets == ()
 
 
-GPUS = ("gpus", [[], 3, "h10"])
 WRONG = {
-    "advise": [
-        GPUS,
-        ("devices", [0, [8, 8.5], "8,x", []]),
-        ("global_batch", [None, 4000]),
-        ("deadline", [0, "soon"]),
-        ("budget", [5, -1]),
-        ("price", [-1, True, {"h100": "x"}, {"a100": 1}, "h100=2,3"]),
-        ("epochs", [0]),
-        ("offload", [3]),
-    ],
-    "break-even": [("devices", [0, 2.5, "two", inf]), ("gpu", [None]), ("recompute", ["ful"]), ("global_batch", [16])],
-    "rl": [
-        ("prompts", [0]),
-        ("rollouts", [2.5]),
-        ("updates", [3]),
-        ("forward_passes", [4]),
-        ("critic", ["yes"]),
-        ("generation_seconds", ["long", -1]),
-        ("gpu", [None]),
-        ("devices", [0]),
-    ],
-}
-WRONGS = [(door, name, value) for door, some in WRONG.items() for name, values in some for value in values]
+    "advise": {
+        "gpus": [[], 3, "h10"], "devices": [0, [8, 8.5], "8,x", []], "global_batch": [None, 4000], "offload": [3],
+        "deadline": [0, "soon"], "budget": [5, -1], "price": [-1, True, {"h100": "x"}, {"a100": 1}, "h100=2,3"],
+        "epochs": [0],
+    },
+    "break-even": {"devices": [0, 2.5, "two", inf], "gpu": [None], "recompute": ["ful"], "global_batch": [16]},
+    "rl": {
+        "prompts": [0], "rollouts": [2.5], "updates": [3], "forward_passes": [4], "critic": ["yes"],
+        "generation_seconds": ["long", -1], "gpu": [None], "devices": [0],
+    },
+}  # fmt: skip
+WRONGS = [(door, name, value) for door, some in WRONG.items() for name, values in some.items() for value in values]
 
 
 @pytest.mark.parametrize(("door", "name", "value"), WRONGS)
@@ -199,26 +173,14 @@ def test_rows_and_curves_that_are_not_there_are_refused(found):
         found["break-even"].curve("netwrk")
 
 
-# A grid.
-
 GRID = {
-    "trace": "lognormal:median=800,sigma=0.8,max=4000",
-    "model": MODEL,
-    "gpu": "a100",
-    "devices": [2, 4],
-    "minibatch": 4,
-    "minibatches": 2,
-    "max_tokens": [4000, 100],
-    "balancer": ["lb-micro", "lb-mini"],
-}
+    "trace": "lognormal:median=800,sigma=0.8,max=4000", "model": MODEL, "gpu": "a100", "devices": [2, 4],
+    "minibatch": 4, "minibatches": 2, "max_tokens": [4000, 100], "balancer": ["lb-micro", "lb-mini"],
+}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return odcsim.sweep(GRID)
-
-
-def test_its_records_have_the_columns_of_every_table(rows):
+def test_records_of_a_grid_have_the_columns_of_every_table():
+    rows = odcsim.sweep(GRID)
     assert all(list(one) == list(KINDS) for one in rows.records())
     assert [{n: v for n, v in one.items() if v is not None} for one in rows.records()] == rows
     assert "\n" not in repr(rows)
@@ -230,13 +192,14 @@ def test_its_records_have_the_columns_of_every_table(rows):
 
 # A fit.
 
-RUN = {"gpu": "h100", "devices": 4, "minibatch": 8, "max_tokens": 8192, "minibatches": 20}
 SPEC = "lognormal:median=900,sigma=0.5,max=4096"
+ROWS = {"model": MODEL, "gpu": "h100"}
+RUN = ROWS | {"trace": SPEC, "devices": 4, "minibatch": 8, "max_tokens": 8192, "minibatches": 20}
 FITS = {
-    "microbatches": ("microbatches.csv", {"model": MODEL, "gpu": "h100", "recompute": "none"}),
-    "steps": ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN}),
-    "way": ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "sync": "on-demand", "balancer": "lb-mini"}),
-    "rate": (None, {"trace": SPEC, "model": MODEL, **RUN, "measured_tokens_per_second": 40_000.0}),
+    "microbatches": ("microbatches.csv", ROWS | {"recompute": "none"}),
+    "steps": ("steps.jsonl", RUN),
+    "way": ("steps.jsonl", RUN | {"sync": "on-demand", "balancer": "lb-mini"}),
+    "rate": (None, RUN | {"measured_tokens_per_second": 40_000.0}),
 }
 
 
@@ -275,30 +238,21 @@ def test_a_fit_says_and_writes_what_the_command_does(case, folder, tmp_path, cap
 def test_a_fit_takes_lengths_themselves_and_writes_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lengths = np.random.default_rng(2).integers(100, 4000, 500)
-    assert odcsim.fit(folder / "steps.jsonl", trace=lengths, model=MODEL, **RUN).good
+    assert odcsim.fit(folder / "steps.jsonl", **RUN | {"trace": lengths}).good
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("sources", "words"),
-    [
-        ([], {}),
-        (3, {}),
-        ("nowhere.csv", {"model": MODEL, "gpu": "h100"}),
-        ("nowhere.csv", {"trace": SPEC}),
-        (".", {"trace": SPEC}),
-        ("microbatches.csv", {}),
-        ("microbatches.csv", {"model": MODEL, "gpu": "h100", "seed": 3}),
-        ("steps.jsonl", {"model": MODEL}),
-        ("steps.jsonl", {"measured_tokens_per_second": 5}),
-        ([], {"measured_tokens_per_second": -1}),
-        ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "sync": "none"}),
-        ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "balancer": "lb-mni"}),
-        ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "devices": 0}),
-        ("steps.jsonl", {"trace": SPEC, "model": MODEL, **RUN, "balancer": "lb-mini"}),  # whose counts are free
-        ("microbatches.csv", {"model": MODEL, "gpu": "h100", "output": "microbatches.csv"}),
-    ],
-)
+BAD_FITS = [
+    ([], {}), (3, {}), ("nowhere.csv", ROWS), ("nowhere.csv", {"trace": SPEC}), (".", {"trace": SPEC}),
+    ([], {"measured_tokens_per_second": -1}), ("microbatches.csv", {}), ("microbatches.csv", ROWS | {"seed": 3}),
+    ("microbatches.csv", ROWS | {"output": "microbatches.csv"}), ("steps.jsonl", {"model": MODEL}),
+    ("steps.jsonl", {"measured_tokens_per_second": 5}), ("steps.jsonl", RUN | {"sync": "none"}),
+    ("steps.jsonl", RUN | {"balancer": "lb-mni"}), ("steps.jsonl", RUN | {"devices": 0}),
+    ("steps.jsonl", RUN | {"balancer": "lb-mini"}),  # whose counts are free
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sources", "words"), BAD_FITS)
 def test_what_cannot_be_fitted_is_refused_and_writes_nothing(folder, monkeypatch, sources, words):
     monkeypatch.chdir(folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
