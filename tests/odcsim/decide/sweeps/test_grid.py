@@ -10,7 +10,6 @@ from odcsim.cli import build_parser
 from odcsim.decide import calibrate
 from odcsim.decide.sweeps import keys
 from odcsim.decide.sweeps.grid import grid_of
-from odcsim.decide.sweeps.keys import ALL, CASE, RECIPE, ROWS
 from odcsim.decide.sweeps.point import trace
 from odcsim.errors import InputError
 from odcsim.question import FIELDS
@@ -24,19 +23,18 @@ def asked(grid) -> list[dict]:
     return [dict(point.asked) for point in grid_of(grid).points]
 
 
-def test_lists_are_combined_the_first_key_slowest():
+def written(path, grid, more=""):
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in grid.items()) + more)
+    return path
+
+
+def test_lists_are_combined_the_first_key_slowest_and_cases_are_sweeps_of_their_own_with_what_all_share():
     both = asked(SMALL | {"devices": [2, 4], "minibatch": (1, 3)})
     assert [(one["devices"], one["minibatch"]) for one in both] == [(2, 1), (2, 3), (4, 1), (4, 3)]
-
-
-def test_cases_are_sweeps_of_their_own_with_what_all_share():
     cases = [{"gpu": "h100", "price": "$2.5"}, {"gpu": "a100", "devices": [2, 4]}]
     several = asked({**{k: v for k, v in SMALL.items() if k != "gpu"}, "case": cases})
-    assert [(o["gpu"], o["devices"], o["price"]) for o in several] == [
-        ("h100", 2, 2.5),
-        ("a100", 2, None),
-        ("a100", 4, None),
-    ]
+    found = [(one["gpu"], one["devices"], one["price"]) for one in several]
+    assert found == [("h100", 2, 2.5), ("a100", 2, None), ("a100", 4, None)]
     assert len(asked(SMALL | {"devices": [2, 4, 2]})) == 2  # a point that is said twice is one
     [one] = asked(SMALL | {"max_tokens": "16Ki", "price": "$1.3"})
     assert (one["max_tokens"], one["price"]) == (16384, 1.3)
@@ -44,14 +42,9 @@ def test_cases_are_sweeps_of_their_own_with_what_all_share():
 
 def test_words_of_a_recipe_are_those_of_its_file(tmp_path):
     (tmp_path / "lean.toml").write_text('recompute = "none"\noptimizer = "8bit"\n')
-    (tmp_path / "grid.toml").write_text(
-        "\n".join(f"{key} = {json.dumps(value)}" for key, value in SMALL.items())
-        + '\nrecipe = "lean.toml"\nrecompute = ["full", "none"]\ncompile = [true, false]\n'
-    )
-    several = asked(tmp_path / "grid.toml")
-    assert [(o["recompute"], o["stack"], o["optimizer"]) for o in several] == [
-        (recompute, stack, "8bit") for recompute in (True, False) for stack in ("compiled", "tuned")
-    ]
+    recipe = 'recipe = "lean.toml"\nrecompute = ["full", "none"]\ncompile = [true, false]\n'
+    found = [(o["recompute"], o["stack"], o["optimizer"]) for o in asked(written(tmp_path / "a.toml", SMALL, recipe))]
+    assert found == [(again, stack, "8bit") for again in (True, False) for stack in ("compiled", "tuned")]
 
 
 NO_FLAGS = {
@@ -60,16 +53,13 @@ NO_FLAGS = {
 }  # fmt: skip
 
 
-def test_a_grid_knows_what_compare_asks():
+def test_a_grid_knows_what_compare_asks_and_what_is_not_said_is_what_compare_takes():
     """All but what is about printing."""
     [commands] = [action.choices for action in build_parser()._actions if hasattr(action, "_choices_actions")]
     flags = {action.dest for action in commands["compare"]._actions} - NO_FLAGS
-    assert flags <= set(ALL)
+    assert flags <= set(keys.ALL)
     assert set(FIELDS) - flags == set()
-    assert {CASE, RECIPE, *ROWS} <= set(ALL)
-
-
-def test_what_is_not_said_is_what_compare_takes():
+    assert {keys.CASE, keys.RECIPE, *keys.ROWS} <= set(keys.ALL)
     words = [SMALL["trace"], *"--model tiny --gpu a100 --devices 2 --minibatch 2".split()]
     args = build_parser().parse_args(["compare", *words])
     [one] = asked(SMALL)
@@ -84,22 +74,22 @@ def lengths(tmp_path):
     return path
 
 
-def key_of(grid) -> str:
-    [point] = grid_of(grid).points
+def key_of(**change) -> str:
+    [point] = grid_of(SMALL | change).points
     return point.key
 
 
 def test_a_point_is_known_by_its_content(lengths, tmp_path):
-    before = key_of(SMALL | {"trace": str(lengths)})
-    assert key_of(SMALL | {"trace": str(lengths)}) == before
-    assert key_of(SMALL | {"trace": str(lengths), "price": 2}) != before
-    assert key_of(SMALL | {"trace": str(lengths), "sync": "collective"}) != before
+    mine = {"trace": str(lengths)}
+    before = key_of(**mine)
+    assert key_of(**mine) == before
+    assert before not in (key_of(**mine, price=2), key_of(**mine, sync="collective"))
     lengths.write_text(lengths.read_text().replace("20\n", "21\n"))
-    assert key_of(SMALL | {"trace": str(lengths)}) != before
+    assert key_of(**mine) != before
     gpu, ours = tmp_path / "ours.toml", set()
     for more in ("", "matmul_tflops = 500\n"):  # the figures behind its names
         gpu.write_text(f'like = "h100"\nmemory_gb = 96\n{more}')
-        ours.add(key_of(SMALL | {"gpu": str(gpu)}))
+        ours.add(key_of(gpu=str(gpu)))
     assert len(ours) == 2
 
 
@@ -117,20 +107,11 @@ def test_who_sees_another_odcsim_or_other_lengths_is_refused(lengths, monkeypatc
 
 
 WRONG = {
-    "devises": [2],
-    "devices": [0, [2, "many"], []],
-    "model": ["qwen3-9b"],
-    "gpu": [["a100", "h1000"]],
-    "trace": ["longaling"],
-    "cluster": ["no.toml"],
-    "whole": ["yes"],
-    "price": [-1],
-    "epochs": [0],
-    "recompute": ["some"],
-    "balancer": ["best"],
-    "global_batch": [8],
+    "devises": [2], "devices": [0, [2, "many"], []], "model": ["qwen3-9b"], "gpu": [["a100", "h1000"]],
+    "trace": ["longaling"], "cluster": ["no.toml"], "whole": ["yes"], "price": [-1], "epochs": [0],
+    "recompute": ["some"], "balancer": ["best"], "global_batch": [8],
     "case": [[{"sync": "collective"}], {"gpu": "h100"}],
-}
+}  # fmt: skip
 MANY = {"devices": list(range(1, 1002)), "seed": list(range(1000))}
 CHANGES = [SMALL | {key: value} for key, values in WRONG.items() for value in values] + [SMALL | MANY]
 MISSING = [{key: SMALL[key] for key in SMALL if key != missing} for missing in SMALL]
@@ -158,9 +139,7 @@ def test_a_profile_measured_by_a_trainer_holds_at_every_point(tmp_path, monkeypa
 def test_files_are_looked_for_beside_the_grid(lengths, tmp_path, monkeypatch):
     where = tmp_path / "elsewhere"
     where.mkdir()
-    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in (SMALL | {"trace": "mine.csv"}).items())
-    (tmp_path / "grid.toml").write_text(text)
     monkeypatch.chdir(where)
-    grid = grid_of(tmp_path / "grid.toml")
+    grid = grid_of(written(tmp_path / "grid.toml", SMALL | {"trace": "mine.csv"}))
     assert grid.files == [str(lengths), "a100", "tiny"]
     assert grid.points[0].setting().trace.size == 64

@@ -1,30 +1,41 @@
-"""However a sweep is run, its table is the same, and its rows are those of `odcsim compare`."""
+"""However a sweep is run, its table is the same, and its rows are those of `odcsim compare`. Of two processes and one file
+of points nobody's rows are lost, whoever comes, stays or is killed, and when."""
 
 import csv
+import errno
+import fcntl
 import io
 import json
-from concurrent.futures import ThreadPoolExecutor
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from random import random
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scripts import ROOT
 
 import odcsim
 from odcsim.cli import main
 from odcsim.decide.sweeps.columns import KINDS
-from odcsim.decide.sweeps.store import all_beside
+from odcsim.decide.sweeps.grid import grid_of
+from odcsim.decide.sweeps.store import all_beside, lines, results
+from odcsim.decide.sweeps.sweeping import planned, run
+from odcsim.decide.sweeps.written import write
+from odcsim.errors import InputError
 
 SMALL = {
-    "trace": "uniform:min=20,max=900,samples=64",
-    "model": "tiny",
-    "gpu": "a100",
-    "devices": [2, 4],
-    "minibatch": [2, 3],
-    "minibatches": 2,
-    "sync": ["collective", "on-demand"],
-    "balancer": ["lb-micro", "lb-mini"],
-}
+    "trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": [2, 4],
+    "minibatch": [2, 3], "minibatches": 2, "sync": ["collective", "on-demand"], "balancer": ["lb-micro", "lb-mini"],
+}  # fmt: skip
 COMPARED = ["compare", SMALL["trace"], "--model", "tiny", "--gpu", "a100", "--minibatches", "2", "--csv"]
+SHARED = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +47,15 @@ def grid(tmp_path_factory):
     return path
 
 
+def swept(grid, output, *words):
+    return main(["sweep", str(grid), "-o", str(output), "--jobs", "1", *words])
+
+
 @pytest.fixture(scope="module")
 def whole(grid, tmp_path_factory):
     """The table of a run that nobody disturbed, and what was kept."""
     output = tmp_path_factory.mktemp("whole") / "out.csv"
-    assert main(["sweep", str(grid), "-o", str(output), "--jobs", "1"]) == 0
+    assert swept(grid, output) == 0
     [kept] = all_beside(output)
     return output.read_bytes(), kept.read_bytes()
 
@@ -49,30 +64,23 @@ def table(text: str) -> list[dict]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_the_rows_are_those_of_compare(whole, capsys):
+def test_the_rows_are_those_of_compare_and_a_point_that_cannot_run_says_so_in_its_row(whole, capsys):
     rows = table(whole[0].decode())
     assert list(rows[0]) == list(KINDS)
+    ways = [("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-mini", "on-demand")]
     for devices in ("2", "4"):
         assert main([*COMPARED, "--devices", devices, "--minibatch", "3"]) == 0
         compared = {(r["balancer"], r["sync"]): r for r in table(capsys.readouterr().out)}
         ours = [r for r in rows if (r["devices"], r["minibatch"]) == (devices, "3") and not r["refused"]]
-        assert [(r["balancer"], r["sync"]) for r in ours] == [
-            ("lb-micro", "collective"),
-            ("lb-micro", "on-demand"),
-            ("lb-mini", "on-demand"),
-        ]
+        assert [(r["balancer"], r["sync"]) for r in ours] == ways
         for row in ours:
             theirs = compared[row["balancer"], row["sync"]]
             assert {name: row[name] for name in theirs} == theirs
+    [refused] = [row for row in rows if row["refused"]]
+    assert (refused["devices"], refused["makespan_seconds"]) == ("3", "")
 
 
-def test_a_point_that_cannot_run_says_so_in_its_row(whole):
-    [refused] = [row for row in table(whole[0].decode()) if row["refused"]]
-    assert refused["devices"] == "3"
-    assert refused["makespan_seconds"] == ""
-
-
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@SHARED
 @given(data=st.data())
 def test_a_sweep_that_was_killed_anywhere_goes_on_to_the_same_bytes(grid, whole, tmp_path_factory, data):
     expected, kept = whole
@@ -80,49 +88,44 @@ def test_a_sweep_that_was_killed_anywhere_goes_on_to_the_same_bytes(grid, whole,
     output = tmp_path_factory.mktemp("killed") / "out.csv"
     cut = data.draw(st.sampled_from([0, 15, head]) | st.integers(head, len(kept)))
     output.with_name("out.csv.points").write_bytes(kept[:cut])
-    assert main(["sweep", str(grid), "-o", str(output), "--jobs", "1"]) == 0
+    assert swept(grid, output) == 0
     assert output.read_bytes() == expected
 
 
-def test_any_executor_gives_the_same_rows(grid, whole):
-    alone = odcsim.sweep(grid)
+def test_any_executor_and_every_form_give_the_same_rows(grid, whole, tmp_path):
+    alone = odcsim.sweep(grid, output=tmp_path / "out.jsonl")
     with ThreadPoolExecutor(2) as executor:
         assert odcsim.sweep(grid, executor=executor) == alone
     texts = [{n: "" if v is None else str(v) for n, v in row.items()} for row in alone.records()]
     assert texts == table(whole[0].decode())
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == alone
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert odcsim.sweep(grid, output=tmp_path / "out.parquet") == alone
+    read = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert list(read[0]) == list(KINDS)
+    assert [{name: value for name, value in row.items() if value is not None} for row in read] == alone
 
 
 def test_epochs_tell_the_whole_run():
-    [row] = odcsim.sweep(
-        SMALL | {"devices": 2, "minibatch": 2, "epochs": 3, "balancer": "lb-mini", "price": 2, "sync": "on-demand"}
-    )
+    one = {"devices": 2, "minibatch": 2, "epochs": 3, "balancer": "lb-mini", "price": 2, "sync": "on-demand"}
+    [row] = odcsim.sweep(SMALL | one)
     assert row["run.steps"] == 64 * 3 / 4
     assert row["run.seconds"] == pytest.approx(row["makespan_seconds"] * row["run.steps"] / 2)
     assert row["run.dollars"] == pytest.approx(row["run.seconds"] * 2 / 3600 * 2)
-
-
-def test_every_form_has_the_same_rows(grid, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    rows = odcsim.sweep(grid, output=tmp_path / "out.parquet")
-    assert odcsim.sweep(grid, output=tmp_path / "out.jsonl") == rows
-    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
-    read = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert list(read[0]) == list(KINDS)
-    assert [{name: value for name, value in row.items() if value is not None} for row in read] == rows
 
 
 @pytest.mark.parametrize("shares", [["3/3", "1/3", "2/3"], ["2/2"], []])
 def test_what_shares_have_done_is_not_done_again(grid, whole, tmp_path, monkeypatch, shares):
     output = tmp_path / "out.csv"
     for share in shares:
-        assert main(["sweep", str(grid), "-o", str(output), "--shard", share, "--jobs", "1"]) == 0
+        assert swept(grid, output, "--shard", share) == 0
     assert not output.exists()
     assert len(all_beside(output)) == len(shares)
     if not shares:
         output.with_name("out.csv.points").write_bytes(whole[1])
     if len(shares) != 1:  # which leaves something to do
         monkeypatch.setattr("odcsim.decide.sweeps.workers.work", lambda _: 1 / 0)
-    assert main(["sweep", str(grid), "-o", str(output), "--jobs", "1"]) == 0
+    assert swept(grid, output) == 0
     assert output.read_bytes() == whole[0]
 
 
@@ -130,18 +133,13 @@ NONE_RUNS = 'trace = "uniform:min=2,max=9,samples=8"\nmodel = "tiny"\ngpu = "a10
 OWN = 'trace = "theirs.csv"\nmodel = "tiny"\ngpu = "a100"\ndevices = 2\nminibatch = 2\nminibatches = 2\n'
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "none-runs.toml -o out.csv",
-        "own.toml -o theirs.csv --force",
-        "own.toml -o notes.csv",
-        "own.toml -o out.csv --shard 3/2",
-        "own.toml -o out.csv --shard 0/2",
-        "own.toml -o out.csv --jobs 0",
-        "own.toml -o out.xlsx",
-    ],
-)
+MISTAKES = (
+    "none-runs.toml -o out.csv", "own.toml -o theirs.csv --force", "own.toml -o notes.csv", "own.toml -o out.xlsx",
+    "own.toml -o out.csv --shard 3/2", "own.toml -o out.csv --shard 0/2", "own.toml -o out.csv --jobs 0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_writes_nothing_and_nothing_of_the_users_over(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "none-runs.toml").write_text(NONE_RUNS)
@@ -155,3 +153,170 @@ def test_a_mistake_writes_nothing_and_nothing_of_the_users_over(words, tmp_path,
         code = stopped.code
     assert code == 2
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+HOLDS = """
+import pathlib, sys, time
+from odcsim.support.held import held
+with held(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+class Disturbed(Executor):
+    """Works here, on each point once for all tests, and calls `disturb` before the point of this number."""
+
+    known: ClassVar = {}
+
+    def __init__(self, number=-1, disturb=None):
+        self.left, self.disturb = number, disturb
+
+    def submit(self, function, point):
+        if self.left == 0:
+            self.disturb()
+        self.left -= 1
+        if point.key not in self.known:
+            self.known[point.key] = function(point)
+        done = Future()
+        done.set_result(self.known[point.key])
+        return done
+
+
+@pytest.fixture
+def without_locks(monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_second_sweep_of_one_output_is_refused_and_the_first_ends_well(grid, whole, tmp_path, number):
+    output, codes = tmp_path / "out.csv", []
+    odcsim.sweep(grid, output=output, executor=Disturbed(number, lambda: codes.append(swept(grid, output))))
+    assert codes == [2]
+    assert output.read_bytes() == whole[0]
+    assert names(tmp_path) == ["out.csv", "out.csv.points"]
+
+
+@SHARED
+@given(numbers=st.lists(st.integers(0, 4), min_size=1, max_size=3))
+@pytest.mark.usefixtures("without_locks")
+def test_where_nothing_can_be_locked_both_have_all_rows(grid, whole, tmp_path_factory, numbers):
+    """One begins within the other, and is done before it."""
+    output = tmp_path_factory.mktemp("both") / "out.csv"
+    tables = []
+
+    def begin(left):
+        executor = Disturbed(left[0], lambda: begin(left[1:])) if left else Disturbed()
+        odcsim.sweep(grid, output=output, executor=executor)
+        tables.append(output.read_bytes())
+
+    begin(numbers)
+    assert tables == [whole[0]] * (len(numbers) + 1)
+
+
+@pytest.mark.usefixtures("without_locks")
+def test_where_nothing_can_be_locked_those_who_begin_at_once_lose_no_rows(grid, whole, tmp_path, monkeypatch):
+    """Nor would a file that one of them puts in the place of the others', which takes its time here."""
+    output, problems, together = tmp_path / "out.csv", [], threading.Barrier(4, timeout=60)
+    monkeypatch.setattr("odcsim.decide.sweeps.store.check_writable", lambda _: together.wait())
+    monkeypatch.setattr("odcsim.support.files.secrets.token_hex", lambda _: time.sleep(random() / 10) or f"{random()}")
+
+    def one():
+        try:
+            odcsim.sweep(grid, output=output, executor=Disturbed())
+        except Exception as error:
+            problems.append(error)
+
+    with ThreadPoolExecutor(4) as four:
+        for _ in range(4):
+            four.submit(one)
+    assert problems == []
+    assert output.read_bytes() == whole[0]
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds a file, until it is killed."""
+    command = [sys.executable, "-c", HOLDS, str(tmp_path / "out.csv.points")]
+    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_lock_goes_with_its_holder_however_that_one_ends(holder, grid, whole, tmp_path, number):
+    with pytest.raises(InputError):
+        odcsim.sweep(grid, output=tmp_path / "out.csv")
+    holder.send_signal(number)
+    holder.wait()
+    odcsim.sweep(grid, output=tmp_path / "out.csv", executor=Disturbed())
+    assert (tmp_path / "out.csv").read_bytes() == whole[0]
+    assert names(tmp_path) == ["out.csv", "out.csv.points"]
+
+
+def changed(path, change):
+    head, first, *rest = path.read_text().splitlines()
+    content = json.loads(first)
+    change(content["rows"])
+    path.write_text("\n".join([head, json.dumps(content), *rest, ""]))
+
+
+UNLIKE = [
+    lambda rows: rows[0].update(makespan_seconds=3.5),
+    lambda rows: rows[0].pop("idle"),
+    lambda rows: rows[0].update(refused="no"),
+    lambda rows: rows[0].update(memory_fits=not rows[0]["memory_fits"]),
+    lambda rows: rows.append(rows[0]),
+]
+
+
+@pytest.mark.parametrize("change", UNLIKE)
+def test_like_results_of_one_point_are_one_and_unlike_ones_are_refused(grid, whole, tmp_path, change):
+    a, b, output = tmp_path / "a.csv.points", tmp_path / "b.csv.points", tmp_path / "out.csv"
+    for points in (a, b):
+        points.write_bytes(whole[1])
+    changed(b, lambda rows: rows[0].update(makespan_seconds=rows[0]["makespan_seconds"] * (1 + 1e-13)))
+    write(output, results(lines([a, b, a])))
+    assert output.read_bytes() == whole[0]
+    output.unlink()
+    changed(b, change)
+    for some in ([a, b], [b, a]):
+        with pytest.raises(InputError):
+            lines(some)
+    every, share = a.rename(tmp_path / "out.csv.points"), b.rename(tmp_path / "out.csv.1-of-2.points")
+    with pytest.raises(InputError):
+        odcsim.sweep(grid, output=output)
+    every.write_text(every.read_text() + share.read_text().split("\n", 1)[1])
+    with pytest.raises(InputError):
+        lines([every])
+    assert not output.exists()
+
+
+def test_points_that_somebody_takes_away_or_changes_lose_no_row_in_silence(grid, tmp_path):
+    plan, done = planned(grid_of(grid), tmp_path / "out.csv"), []
+
+    def away(result):
+        done.append(result)
+        if len(done) == 2:
+            plan.kept.unlink()
+
+    with pytest.raises(InputError):
+        run(plan, Disturbed(), away)
+    assert names(tmp_path) == []
+    output, points = tmp_path / "out.csv", tmp_path / "out.csv.points"
+    odcsim.sweep(grid, output=output, executor=Disturbed())
+    before, text, found = output.read_bytes(), points.read_text(), lines([points])
+    for change in (text[:200], text.replace("\n", "\n\n"), None):
+        points.unlink() if change is None else points.write_text(change)
+        with pytest.raises(InputError):
+            write(output, results(found))
+    assert output.read_bytes() == before

@@ -10,20 +10,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from scripts import ROOT
 
 import odcsim
 from odcsim.cli import main
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="workers are looked for in Linux's /proc")
-ROOT = Path(__file__).parents[4]
 GRID = {
-    "trace": "uniform:min=20,max=2000,samples=400",
-    "model": ["tiny", "r1-distill-qwen-1.5b"],
-    "gpu": "a100",
-    "devices": [2, 4, 8],
-    "minibatch": [2, 3, 4, 5],
-    "minibatches": 8,
-}
+    "trace": "uniform:min=20,max=2000,samples=400", "model": ["tiny", "r1-distill-qwen-1.5b"], "gpu": "a100",
+    "devices": [2, 4, 8], "minibatch": [2, 3, 4, 5], "minibatches": 8,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +88,11 @@ def test_whoever_is_killed_leaves_what_is_done_and_the_rest_goes_on_to_the_same_
 def cluster():
     """A scheduler and two workers, each a process."""
     distributed = pytest.importorskip("distributed", reason="needs distributed: pip install 'odcsim[dask]'")
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT)
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-    ) as local:
-        yield local
-    if before is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = before
+    words = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "silence_logs": 50}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        with distributed.LocalCluster(n_workers=2, **words) as local:
+            yield local
 
 
 @pytest.mark.slow
