@@ -116,10 +116,9 @@ def test_each_second_is_of_its_cause(case):
 
 def test_who_causes_a_wait_is_named():
     pieces, meetings, _ = CASES["a wait is by what the last did longer"]
-    ranks = broken_down(run_of(step_of(0, pieces, meetings))).ranks
-    assert [rank.caused for rank in ranks] == [0.0, 6.0]
-    assert [rank.waiting for rank in ranks] == pytest.approx([6 / 9, 0.0])
-    assert [rank.compute for rank in ranks] == pytest.approx([2 / 9, 5 / 9])
+    first, last = broken_down(run_of(step_of(0, pieces, meetings))).ranks
+    assert (first.caused, first.waiting, first.compute) == (0.0, pytest.approx(6 / 9), pytest.approx(2 / 9))
+    assert (last.caused, last.waiting, last.compute) == (6.0, 0.0, pytest.approx(5 / 9))
     pieces, meetings, _ = CASES["who waited itself passes its causes on"]
     found = broken_down(run_of(step_of(0, pieces, meetings)))
     assert found.ranks[2].caused == pytest.approx(9.0)  # of which 4 as rank 1's wait

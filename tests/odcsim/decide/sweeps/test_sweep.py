@@ -1,5 +1,5 @@
-"""However a sweep is run, its table is the same, and its rows are those of `odcsim compare`. Of two processes and one file
-of points nobody's rows are lost, whoever comes, stays or is killed, and when."""
+"""However a sweep is run, its table is the same, and its rows are those of `odcsim compare`. Of two processes and one
+file of points nobody's rows are lost, whoever comes, stays or is killed, and when."""
 
 import csv
 import errno
