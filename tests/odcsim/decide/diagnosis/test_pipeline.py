@@ -158,13 +158,20 @@ def test_what_a_change_promises_is_what_a_run_with_it_takes(seen, stages):
         assert ways[way].seconds == pytest.approx(took, rel=1e-6)
         assert ways[way].low < ways[way].gain < ways[way].high
         assert ways[way].gain == pytest.approx(found.seconds / took, rel=1e-6)
-    for step in range(5):
-        before, after = (np.sort(of[causes.grid.steps == step], axis=0) for of in (causes.grid.seconds, tried[DEALT]))
-        np.testing.assert_allclose(before, after)  # the same ones
-    for way in changes(run, found, {"price": 2.5}).ways:
-        assert way.dollars_a_day == pytest.approx(run.ranks * 24 * 2.5 * (1 - 1 / way.gain))
+
+
+def test_microbatches_dealt_anew_are_the_same_ones(seen):
+    run = seen(pipelines.made(steps=3, uneven=0.4))
+    causes = causes_of(grid_of(run))
+    dealt, grid = pipeline_changes._dealt(causes), causes.grid
+    for step in range(3):
+        before, after = (np.sort(each[grid.steps == step], axis=0) for each in (grid.seconds, dealt))
+        np.testing.assert_allclose(before, after)
+    best = changes(run, broken_down(run), {"price": 2.5}).ways[-1]
+    assert best.gain > 1.05
+    assert best.dollars_a_day == pytest.approx(run.ranks * 24 * 2.5 * (1 - 1 / best.gain))
     with pytest.raises(InputError):
-        changes(run, found, {"trainer": "trl"})
+        changes(run, broken_down(run), {"trainer": "trl"})
 
 
 @given(stages=st.integers(1, 5), chunks=st.integers(1, 3))
