@@ -8,10 +8,12 @@ import pytest
 
 from odcsim import Trace
 from odcsim.balance import standing_for
-from odcsim.decide import limit, room
+from odcsim.decide import answer, answer_words, limit, room
 from odcsim.decide.asking import ask
+from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
 from odcsim.executors import quick
+from odcsim.results import capacity
 
 MODELS = ("qwen3-0.6b", "qwen2.5-1.5b", "qwen2.5-7b")
 SIDES = ("collective", "on-demand")
@@ -34,10 +36,6 @@ def needed(setting, side, tokens):
     return room.needed(room.under(setting.cost, side), tokens, setting.trace.longest).total
 
 
-def fits(setting, side, tokens):
-    return needed(setting, side, tokens) <= 0.92 * setting.cost.cluster.memory_bytes * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_the_fullest_microbatch_is_the_last_of_all_that_fit(seed):
     setting, most = drawn(seed), 200
@@ -51,34 +49,36 @@ def test_the_fullest_microbatch_is_the_last_of_all_that_fit(seed):
 def test_limits_go_from_the_longest_sample_to_the_last_that_fits_both_sides(seed):
     setting = drawn(seed)
     longest, tried = setting.trace.longest, limit.limits(setting)
-    sides = [side for side in SIDES if fits(setting, side, longest)]
+
+    def fits(side, tokens):
+        return needed(setting, side, tokens) <= 0.92 * setting.cost.cluster.memory_bytes * (1 + 1e-12)
+
+    sides = [side for side in SIDES if fits(side, longest)]
     if not sides:
         assert tried == ()
         return
     assert tried[0] == longest
-    assert all(fits(setting, side, tokens) for tokens in tried for side in sides)
+    assert all(fits(side, tokens) for tokens in tried for side in sides)
     useful = max(longest, 1.5 * setting.trace.mean * setting.minibatch)  # half as much again as a device's samples
     further = tried[-1] + (1 if tried[-1] + 1 < 4096 else 1024)
-    assert further > useful or not all(fits(setting, side, further) for side in sides)
+    assert further > useful or not all(fits(side, further) for side in sides)
     assert all(after <= 1.4 * (before + (1 if before < 4096 else 1024)) for before, after in pairwise(tried))
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_a_side_takes_at_a_limit_what_its_best_balancer_takes(seed):
-    setting = drawn(seed)
-    tried = limit.limits(setting)
-    for side, found in zip(SIDES, limit.seconds(setting, tried), strict=True):
-        cost = room.under(setting.cost, side)
-        for at, seconds in zip(tried, found, strict=True):
-            plans = [plan(replace(setting, max_tokens=at), name) for name in standing_for(side)]
-            assert seconds == pytest.approx(min(quick.seconds(cost, one.schedules).sum() for one in plans))
+    assert room.limits(longest, longest, 1e9) == (longest,)
+    assert room.limits(longest, longest - 1, 1e9) == ()
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_neither_side_loses_more_than_it_has_to(seed):
+    """Of what its best balancer takes at each limit."""
     setting = drawn(seed)
     tried = limit.limits(setting)
-    least_loss(setting, tried, limit.seconds(setting, tried) if tried else [])
+    every = limit.seconds(setting, tried) if tried else []
+    for side, found in zip(SIDES, every, strict=False):
+        cost = room.under(setting.cost, side)
+        for at, seconds in zip(tried, found, strict=True):
+            plans = [plan(replace(setting, max_tokens=at), name) for name in standing_for(side)]
+            assert seconds == pytest.approx(min(quick.seconds(cost, one.schedules).sum() for one in plans))
+    least_loss(setting, tried, every)
 
 
 def least_loss(setting, tried, seconds):
@@ -100,3 +100,35 @@ def test_so_it_is_whatever_the_seconds_are(seed, monkeypatch):
     monkeypatch.setattr(limit, "limits", lambda _: tried)
     monkeypatch.setattr(limit, "seconds", lambda *_, **__: seconds)
     least_loss(setting, tried, seconds)
+
+
+CHAT = Trace("chat", np.minimum(np.random.default_rng(1).lognormal(7.3, 0.9, 4000), 8192).astype(np.int64) + 1)
+H100 = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 8}
+
+
+def test_a_limit_that_was_given_stays_and_one_sample_that_fills_a_device_leaves_no_choice():
+    for given in (0, 8193, 20_000):
+        assert ask(CHAT, "qwen3-8b", **H100, max_tokens=given).max_tokens == given
+    asked = ask(CHAT, "llama-3.1-70b", gpu="h100", devices=8, minibatch=4, minibatches=2)
+    assert (asked.max_tokens, asked.limits_tried, asked.limit) == (0, 0, CHAT.longest)
+
+
+def test_many_samples_of_a_device_are_searched_as_well_by_fewer_minibatches(monkeypatch):
+    """Neither side loses anything to speak of by the quicker search, and each limit of a side is told once."""
+    rough = ask(CHAT, "qwen3-0.6b", gpu="h100", devices=2, minibatch=4 * limit.MANY, minibatches=2, max_tokens=0)
+    done = []
+    quick = limit.chosen(rough, advance=lambda: done.append(1))
+    assert len(done) == len(limit.SIDES) * quick.limits_tried > 4
+    monkeypatch.setattr(limit, "MANY", 10**9)
+    slow = limit.chosen(rough)
+    for ours, best in zip(*(limit.seconds(one, [one.max_tokens]) for one in (quick, slow)), strict=True):
+        assert ours[0] <= 1.003 * best[0]
+
+
+def test_a_longest_sample_that_was_not_drawn_is_told_of():
+    """Each drawn row fits, and a way out is said all the same."""
+    one_long = Trace("one long", np.append(CHAT.lengths, 60_000))
+    found = compare(ask(one_long, "llama-3.1-8b", gpu="h100", devices=4, minibatch=4, minibatches=2))
+    reply = answer.answer(found)
+    assert capacity.level(reply.chosen) == capacity.FITS
+    assert any("--truncate" in said for said in answer_words.sentences(found, reply))

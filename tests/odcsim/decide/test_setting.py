@@ -26,21 +26,15 @@ def trace(lengths: list[int], **columns: list[int]) -> Trace:
 
 @settings(max_examples=40)
 @given(
-    lengths=st.lists(st.integers(1, 9000), min_size=24, max_size=60),
-    devices=st.integers(1, 4),
-    minibatch=st.integers(1, 6),
-    name=st.sampled_from(balance.NAMES),
-    loss=st.booleans(),
-    extra=st.integers(0, 9000),
-)
+    st.lists(st.integers(1, 9000), min_size=24, max_size=60), st.integers(1, 4), st.integers(1, 6),
+    st.sampled_from(balance.NAMES), st.booleans(), st.integers(0, 9000),
+)  # fmt: skip
 def test_every_balancers_plan_is_a_good_schedule_file_of_the_same_samples(
-    lengths, devices, minibatch, name, loss, extra, tmp_path_factory
+    tmp_path_factory, lengths, devices, minibatch, name, loss, extra
 ):
     recorded = trace(lengths, **({"loss": [n // 2 for n in lengths]} if loss else {}))
-    limit = max(lengths) + extra
-    asked = ask(
-        recorded, MODEL, gpu="a100", devices=devices, minibatch=minibatch, minibatches=3, max_tokens=limit, seed=7
-    )
+    words = {"gpu": "a100", "devices": devices, "minibatch": minibatch, "minibatches": 3, "seed": 7}
+    asked = ask(recorded, MODEL, max_tokens=max(lengths) + extra, **words)
     file = plan(asked, name)
     path = tmp_path_factory.mktemp("plans") / "s.jsonl"
     assert schedule.write(file, path) == schedule.read(path) == file
@@ -73,16 +67,25 @@ def test_in_order_keeps_the_recorded_order():
     assert found[0].devices == (((0,), (2,), (4,)), ((1,), (3,), (5,)))
 
 
-def test_a_cluster_file_and_a_profile_are_used(tmp_path):
+def test_a_limit_a_cluster_file_and_a_profile_have_their_source(tmp_path):
     (tmp_path / "c.toml").write_text("devices_per_node = 2\nlatency_us = 0\n")
-    asked = ask(trace([5, 6]), MODEL, gpu="a100", devices=4, minibatch=1, cluster=str(tmp_path / "c.toml"))
+    path = str(tmp_path / "p.json")
+    asked = ask(trace([5, 30, 10]), MODEL, gpu="a100", devices=4, minibatch=1, cluster=str(tmp_path / "c.toml"))
+    assert (asked.limit, replace(asked, max_tokens=31).limit) == (30, 31)
     assert (asked.cost.cluster.nodes, asked.cost.cluster.latency) == (2, 0.0)
-    saved = replace(asked.cost.profile, fidelity="calibrated")
-    profile.write(saved, tmp_path / "p.json")
-    again = ask(trace([5, 6]), MODEL, profile=str(tmp_path / "p.json"), devices=4, devices_per_node=2)
-    assert again.cost.profile == saved
-    assert again.cost.cluster.nodes == 2
-    assert again.cost.cluster.link_bandwidth == asked.cost.cluster.link_bandwidth
+    own, other = asked.cost.profile, ask(trace([5]), MODEL, gpu="h100", devices=1, minibatch=1).cost.profile
+    assert (own.fidelity, other.fidelity) == ("published fit", "catalogue")
+    saved = replace(own, fidelity="calibrated")
+    profile.write(saved, path)
+    again = ask(trace([5, 6]), MODEL, profile=path, devices=4, devices_per_node=2).cost
+    assert (again.profile, again.cluster.nodes) == (saved, 2)
+    assert again.cluster.link_bandwidth == asked.cost.cluster.link_bandwidth
+    profile.write(own, path)
+    found = ask(trace([5]), "r1-distill-qwen-7b", profile=path).cost.profile
+    assert (found.model, found.fidelity) == ("r1-distill-qwen-7b", "extrapolated")
+    profile.write(replace(own, model="mine"), path)
+    with pytest.raises(InputError):
+        ask(trace([5]), "r1-distill-qwen-7b", profile=path)
 
 
 @given(st.lists(st.integers(1, 9), min_size=24, max_size=40))
@@ -120,20 +123,6 @@ def test_a_plan_says_where_it_comes_from(setting):
     assert header.digest not in [other.header.digest for other in others]
 
 
-def test_a_limit_and_seconds_have_their_usual_source(tmp_path):
-    asked = ask(trace([5, 30, 10]), MODEL, gpu="a100", devices=1, minibatch=1)
-    assert (asked.limit, replace(asked, max_tokens=31).limit) == (30, 31)
-    assert asked.cost.profile.fidelity == "published fit"
-    assert ask(trace([5]), MODEL, gpu="h100", devices=1, minibatch=1).cost.profile.fidelity == "catalogue"
-    own = asked.cost.profile
-    profile.write(own, tmp_path / "p.json")
-    found = ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json")).cost.profile
-    assert (found.model, found.fidelity) == ("r1-distill-qwen-7b", "extrapolated")
-    profile.write(replace(own, model="mine"), tmp_path / "p.json")
-    with pytest.raises(InputError):
-        ask(trace([5]), "r1-distill-qwen-7b", profile=str(tmp_path / "p.json"))
-
-
 @pytest.mark.parametrize("given", [[1, [2]], [1.5, 2], [0], [[1, 2]], [], ["a"], None, 5, [2**70]])
 def test_what_is_no_row_of_lengths_is_refused(given):
     with pytest.raises(InputError):
@@ -147,15 +136,15 @@ def test_a_row_of_lengths_and_a_path_are_a_trace(tmp_path):
         assert asked.trace.lengths.tolist() == [5, 6]
 
 
-@pytest.mark.parametrize(
-    ("recorded", "limit"),
-    [
-        (trace([5, 30, 10, 40]), 20),
-        (trace([99, 5, 30], counts=[0, 9, 9]), 20),
-        (trace([5, 5]), -1),
-        (trace([5, 5]), 0),
-    ],
+UNFIT = (
+    (trace([5, 30, 10, 40]), 20),
+    (trace([99, 5, 30], counts=[0, 9, 9]), 20),
+    (trace([5, 5]), -1),
+    (trace([5, 5]), 0),
 )
+
+
+@pytest.mark.parametrize(("recorded", "limit"), UNFIT)
 def test_a_trace_that_does_not_suit_is_refused(recorded, limit):
     asked = Setting(recorded, ask(recorded, MODEL, gpu="a100", devices=2).cost, 2, limit)
     with pytest.raises(InputError):

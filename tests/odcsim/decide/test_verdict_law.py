@@ -12,7 +12,6 @@ from odcsim.decide.ends import Ends
 from odcsim.results import summary
 from odcsim.results.intervals import apart
 
-SEEDS = range(100)
 GPU = 100.0  # bytes
 FITS, TIGHT, OVER = range(3)
 
@@ -33,41 +32,35 @@ def drawn(real, seed):
     for row in real.rows:
         used = float(rng.choice(bytes_of))
         low, high = sorted(rng.choice([0.9, 0.999, 1.001, 1.1], 2).tolist())
-        rows.append(
-            replace(
-                row,
-                makespan_seconds=float(rng.choice(steps, p=chances)),
-                memory_bytes=used,
-                memory_limit=GPU,
-                memory_fits=used <= GPU,
-                speedup_low=low,
-                speedup_high=high,
-            )
-        )
+        figures = {"makespan_seconds": float(rng.choice(steps, p=chances)), "memory_bytes": used, "memory_limit": GPU}
+        rows.append(replace(row, **figures, memory_fits=used <= GPU, speedup_low=low, speedup_high=high))
     return replace(real, rows=tuple(rows), ends=ends(rng, rows))
 
 
 def ends(rng, rows):
     """The same rows at both ends of the interval, or none of those without even counts."""
-    known = [row for row in rows if named(row.balancer).even]
-    middle = {row.pair: row.makespan_seconds for row in known}
+    middle = {row.pair: row.makespan_seconds for row in rows if named(row.balancer).even}
     low, high = ({pair: s * float(rng.choice([1, 0.98, 1.02])) for pair, s in middle.items()} for _ in range(2))
     return Ends(low, middle, high)
+
+
+@pytest.fixture(scope="module", params=range(100))
+def told(real, request):
+    """Drawn rows, what is said of them, and all that may be chosen, with on-demand and without: what nothing runs, or
+    only measured costs bear, is not."""
+    found = drawn(real, request.param)
+    odd = {b for row in found.rows if any(getattr(named(b := row.balancer), of, False) for of in ("gangs", "tight"))}
+    with_it = [row for row in found.rows if row.sync == "on-demand" and row.balancer not in odd]
+    return found, answer.answer(found), with_it, [row for row in found.rows if row.sync != "on-demand"]
 
 
 def level(row):
     return FITS if row.memory_bytes <= 0.92 * GPU else TIGHT if row.memory_bytes <= GPU else OVER
 
 
-def sides(found):
-    """All that may be chosen, with on-demand and without: what nothing runs, or only measured costs bear, is not."""
-    with_it = [r for r in found.rows if r.sync == "on-demand" and not odd(r)]
-    return with_it, [r for r in found.rows if r.sync != "on-demand"]
-
-
-def odd(row):
-    balancer = named(row.balancer)
-    return getattr(balancer, "gangs", False) or getattr(balancer, "tight", False)
+def alike(reply):
+    """Memory does not tell between them."""
+    return level(reply.best) == level(reply.rival) != OVER
 
 
 def roomiest(rows):
@@ -85,10 +78,8 @@ def fastest(rows, reference):
     return next((row for row in first if named(row.balancer).published), first[0])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_each_side_is_told_by_its_fastest_row_that_fits(real, seed):
-    found = drawn(real, seed)
-    reply, (with_it, without) = answer.answer(found), sides(found)
+def test_each_side_is_told_by_its_fastest_row_that_fits(told):
+    _, reply, with_it, without = told
     assert reply.rival == fastest(roomiest(without), reply.reference.makespan_seconds)
     first = fastest(roomiest(with_it), reply.reference.makespan_seconds)
     usual = [r for r in roomiest(with_it) if r.balancer == advised("on-demand")]
@@ -96,33 +87,23 @@ def test_each_side_is_told_by_its_fastest_row_that_fits(real, seed):
     assert reply.best == (near or [first])[0]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_on_demand_pays_where_it_leads_by_more_than_chance_or_alone_has_room(real, seed):
-    reply = answer.answer(drawn(real, seed))
+def test_on_demand_pays_where_it_leads_by_more_than_chance_or_alone_has_room(told):
+    reply = told[1]
     best, rival = reply.best, reply.rival
-    if level(best) != level(rival) or level(best) == OVER:
-        pays = level(best) < level(rival)
-    else:
-        lead = rival.makespan_seconds / best.makespan_seconds
-        pays = lead >= 1.02 and best.speedup_low > 1
-    assert reply.pays == pays
-    assert reply.chosen is (best if pays else rival)
+    leads = rival.makespan_seconds / best.makespan_seconds >= 1.02 and best.speedup_low > 1
+    assert reply.pays == (leads if alike(reply) else level(best) < level(rival))
+    assert reply.chosen is (best if reply.pays else rival)
     assert reply.nothing_fits == (level(best) == level(rival) == OVER)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_flip_is_where_an_end_of_the_interval_says_otherwise(real, seed):
-    found = drawn(real, seed)
-    reply = answer.answer(found)
-    if level(reply.best) != level(reply.rival) or level(reply.best) == OVER:
-        assert reply.flips is None
-        return
-    with_it, without = map(roomiest, sides(found))
+def test_a_flip_is_where_an_end_of_the_interval_says_otherwise(told):
+    found, reply, with_it, without = told
     at = []
     for seconds in (found.ends.low, found.ends.middle, found.ends.high):
-        times = [[seconds[row.pair] for row in rows if row.pair in seconds] for rows in (without, with_it)]
+        sides = (roomiest(without), roomiest(with_it))
+        times = [[seconds[row.pair] for row in rows if row.pair in seconds] for rows in sides]
         at.append(min(times[0]) / min(times[1]) if all(times) else None)
-    if at[1] is None or (at[1] >= 1.02) != reply.pays:
+    if not alike(reply) or at[1] is None or (at[1] >= 1.02) != reply.pays:
         assert reply.flips is None
         return
     profile = found.setting.cost.profile
@@ -130,11 +111,10 @@ def test_a_flip_is_where_an_end_of_the_interval_says_otherwise(real, seed):
     assert (reply.flips and (reply.flips.factor, reply.flips.lead)) == (other[0] if other else None)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_memory_keeps_out_is_the_fastest_that_would_be_notably_faster(real, seed):
-    found = drawn(real, seed)
-    reply, out = answer.answer(found), []
-    for chosen, rows in zip((reply.best, reply.rival), sides(found), strict=True):
+def test_what_memory_keeps_out_is_the_fastest_that_would_be_notably_faster(told):
+    _, reply, *sides = told
+    out = []
+    for chosen, rows in zip((reply.best, reply.rival), sides, strict=True):
         fuller = [row for row in rows if level(row) > level(chosen)]
         first = min(fuller, key=lambda row: row.makespan_seconds, default=None)
         if first is None or first.makespan_seconds * 1.02 > chosen.makespan_seconds:
