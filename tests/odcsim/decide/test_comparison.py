@@ -27,12 +27,6 @@ def compared(setting) -> Comparison:
     return compare(setting)
 
 
-def test_every_balancer_meets_every_sync_it_can_run():
-    cannot = {(b.name, s) for b in balance.BALANCERS if b.free_counts for s in ("collective", "deferred")}
-    assert set(pairs()) == {(b, s) for b in balance.ALL for s in SYNCS} - cannot
-    assert len(pairs()) == len(set(pairs())) == 15
-
-
 @pytest.mark.parametrize(("balancer", "sync"), pairs())
 def test_a_row_is_what_balance_and_simulate_come_to(balancer, sync, compared, setting, tmp_path):
     """The way through a schedule file and a timeline file gives the same figures, to the last bit."""
@@ -54,7 +48,10 @@ def test_a_row_is_what_balance_and_simulate_come_to(balancer, sync, compared, se
     assert [getattr(alone, name) for name in known] == [getattr(found, name) for name in known]
 
 
-def test_the_reference_is_one_and_gains_multiply(compared):
+def test_every_balancer_meets_every_sync_it_can_run_the_reference_is_one_and_gains_multiply(compared):
+    cannot = {(b.name, s) for b in balance.BALANCERS if b.free_counts for s in ("collective", "deferred")}
+    assert set(pairs()) == {(b, s) for b in balance.ALL for s in SYNCS} - cannot
+    assert len(pairs()) == len(set(pairs())) == 15
     reference = compared.row(*REFERENCE)
     assert (reference.speedup, reference.speedup_low, reference.speedup_high) == (1.0, 1.0, 1.0)
     for found in compared.rows:
@@ -79,6 +76,10 @@ def test_at_minibatch_one_all_are_equal_inside_a_node():
 
 MINI = ("lb-mini", "on-demand")
 REST = [("lb-micro", sync) for sync in SYNCS]
+TWO_NODES = {
+    "trace": "lognormal:median=3000,sigma=1.5,max=16000", "model": "qwen3-0.6b", "gpu": "a100", "devices": 4,
+    "devices_per_node": 2, "minibatch": 3, "minibatches": 2, "max_tokens": 16000,
+}  # fmt: skip
 
 
 def _values(name):
@@ -91,13 +92,10 @@ def _values(name):
 def test_parts_of_the_idle_are_parts_of_it_whatever_the_recipe(recipe):
     """Under every sync, over two nodes."""
     try:
-        setting = ask(
-            "lognormal:median=3000,sigma=1.5,max=16000", "qwen3-0.6b", gpu="a100", devices=4, devices_per_node=2,
-            minibatch=3, minibatches=2, max_tokens=16000, **recipe,
-        )  # fmt: skip
+        setting = ask(**TWO_NODES, **recipe)
     except InputError:  # some choices exclude each other
         return
-    for found in compare(setting, among=[*REST, ("lb-mini", "on-demand")]).rows:
+    for found in compare(setting, among=[*REST, MINI]).rows:
         assert all(-1e-9 <= part <= 1 for part in found.idle_parts.values()), found
         assert sum(found.idle_parts.values()) == pytest.approx(found.idle, abs=1e-9)
         assert 0 <= found.idle <= 1
@@ -105,9 +103,8 @@ def test_parts_of_the_idle_are_parts_of_it_whatever_the_recipe(recipe):
 
 def test_what_on_demand_was_said_to_cost_is_charged_and_called_unproven():
     asked = {"gpu": "a100", "devices": 2, "minibatch": 2, "minibatches": 4, "max_tokens": 4096}
-    plain, dear = (
-        compare(ask("uniform:min=20,max=900,samples=64", "tiny", **asked, on_demand_cost=cost)) for cost in (0.0, 1.5)
-    )
+    small = "uniform:min=20,max=900,samples=64", "tiny"
+    plain, dear = (compare(ask(*small, **asked, on_demand_cost=cost)) for cost in (0.0, 1.5))
     for before, after in zip(plain.rows, dear.rows, strict=True):
         added = 1.5 * before.minibatches if before.sync == "on-demand" else 0.0
         assert after.makespan_seconds == pytest.approx(before.makespan_seconds + added)
@@ -148,33 +145,26 @@ def test_a_row_has_its_usages_price_and_memory(compared, setting):
         assert all(r.dollars == pytest.approx(paid * r.gpu_hours) for r in rows)
 
 
-@pytest.mark.parametrize(
-    "ask_for",
-    [
-        lambda c: c.row("lb-mini", "collective"),
-        lambda c: c.row("lb-mino", "on-demand"),
-        lambda c: c.usage("", ""),
-        lambda c: c.typical(("a", "b")),
-        lambda c: c.clearest(REFERENCE, ("a", "b")),
-        lambda c: c.timeline("lb-mini", "collective", 0),
-        lambda c: c.timeline(*REFERENCE, 6),
-        lambda c: c.timeline(*REFERENCE, -1),
-        lambda c: compare(c.setting, among=[MINI]),
-        lambda c: compare(c.setting, among=[REFERENCE, MINI]),
-        lambda c: compare(c.setting, among=[REFERENCE, ("lb-mini", "collective")]),
-        lambda c: compare(c.setting, among=[REFERENCE, ("lb-mino", "on-demand")]),
-        lambda c: compare(c.setting, among=["lb-mini"]),
-    ],
-)
-def test_a_row_that_is_not_there_is_refused(compared, ask_for):
-    with pytest.raises(InputError):
-        ask_for(compared)
+ABSENT = [("lb-mini", "collective"), ("lb-mino", "on-demand")]
+WRONG_AMONG = ([MINI], [REFERENCE, MINI], *([REFERENCE, pair] for pair in ABSENT), ["lb-mini"])
+
+
+def test_a_row_that_is_not_there_is_refused(compared):
+    looks = [*((compared.row, pair) for pair in ABSENT), (compared.usage, ("", "")), (compared.typical, [("a", "b")])]
+    looks += [(compared.timeline, (*REFERENCE, number)) for number in (6, -1)]
+    looks += [(compared.timeline, (*ABSENT[0], 0)), (compared.clearest, (REFERENCE, ("a", "b")))]
+    for look, words in looks:
+        with pytest.raises(InputError):
+            look(*words)
+    for among in WRONG_AMONG:
+        with pytest.raises(InputError):
+            compare(compared.setting, among=among)
 
 
 def test_some_rows_alone_say_what_they_say_among_all(setting, compared):
     few = compare(setting, among=[*REST, MINI])
-    mine, all_of_them = few.row(*MINI), compared.row(*MINI)
-    assert (mine.speedup, mine.sync_gain, mine.idle) == (all_of_them.speedup, all_of_them.sync_gain, all_of_them.idle)
+    for name in ("speedup", "sync_gain", "idle"):
+        assert getattr(few.row(*MINI), name) == getattr(compared.row(*MINI), name)
     assert answer.answer(few)
     with pytest.raises(InputError):
         answer.answer(compare(setting, among=REST[:2]))

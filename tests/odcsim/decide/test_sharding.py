@@ -45,15 +45,18 @@ def test_on_several_nodes_that_hold_it_it_is_hybrid_for_all_rows():
     assert fixed(usual)["sharding_because"] == sharding.USUAL
 
 
-@pytest.mark.parametrize(
-    ("model", "more"),
-    [("qwen2.5-32b", {}), ("qwen3-8b", {"devices": 12}), ("qwen3-8b", {"trainer": "slime"})],
-)
+NO_CHOICE = [("qwen2.5-32b", {}), ("qwen3-8b", {"devices": 12}), ("qwen3-8b", {"trainer": "slime"})]
+
+
+@pytest.mark.parametrize(("model", "more"), NO_CHOICE)
 def test_where_hybrid_is_no_choice_it_is_full_and_says_why(model, more):
     usual, full = setting(model, **more), setting(model, **more, sharding="full")
     assert without_reason(usual) == full
     assert usual.sharded_by not in ("", sharding.USUAL)
     assert fixed(usual)["sharding_because"] == usual.sharded_by
+
+
+PAIRS = [("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-robust", "on-demand")]
 
 
 @pytest.mark.drawn(10)
@@ -62,10 +65,8 @@ def test_where_hybrid_is_no_choice_it_is_full_and_says_why(model, more):
 @pytest.mark.parametrize("gpu", ["a100-40gb", "h100", "b200"])
 def test_it_never_takes_what_does_not_fit_over_what_does(gpu, model, limit):
     """Of both sides, with every minibatch's own plans."""
-    usual, full = (
-        compare(setting(model, gpu=gpu, max_tokens=limit, **how), among=PAIRS, doubted=False)
-        for how in ({}, {"sharding": "full"})
-    )
+    asks = [setting(model, gpu=gpu, max_tokens=limit, **how) for how in ({}, {"sharding": "full"})]
+    usual, full = (compare(one, among=PAIRS, doubted=False) for one in asks)
     for ours, theirs in zip(usual.rows, full.rows, strict=True):
         assert capacity.level(ours) <= capacity.level(theirs)
 
@@ -81,24 +82,17 @@ def test_no_side_takes_what_is_worse_for_it_than_full_at_the_edges_of_memory(mod
         for side in limit.SIDES:
             need = room.needed(room.under(cost.by(sharding=how), side), held.tokens, held.longest).total
             for memory in (least + byte for least in (need, need / capacity.FILLED) for byte in (-1, 1)):
-                ours, theirs = chosen_and_full(cost, held, memory)
+                on = replace(cost, cluster=replace(cost.cluster, memory_bytes=memory))
+                ours, theirs = sharding.chosen(on, held)[0], on.by(sharding="full")
                 chosen.add(ours.recipe.sharding)
                 for each in limit.SIDES:
                     assert level(ours, held, each) <= level(theirs, held, each), (how, side, memory, each)
     assert chosen == {"hybrid", "full"}
 
 
-def chosen_and_full(cost, held, memory):
-    on = replace(cost, cluster=replace(cost.cluster, memory_bytes=memory))
-    return sharding.chosen(on, held)[0], on.by(sharding="full")
-
-
 def level(cost, held, side):
     total = room.needed(room.under(cost, side), held.tokens, held.longest).total
     return capacity.level(capacity.Need(total, cost.cluster.memory_bytes))
-
-
-PAIRS = [("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-robust", "on-demand")]
 
 
 def test_a_run_that_exists_is_taken_to_have_been_full():
@@ -131,27 +125,23 @@ TIGHT = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 2}  # for 
 SQUEEZED = "deepcoder-rl", "r1-distill-qwen-14b"
 
 
-def sides(one):
-    return [seconds[0] for seconds in limit.seconds(one, [one.limit])]
-
-
 @pytest.mark.parametrize("devices", [16, 32])
 @pytest.mark.parametrize("gpu", ["h100", "a100"])
 @pytest.mark.parametrize("nic", [25e9 / 8, None])
 def test_no_side_is_left_behind_by_the_room_that_the_rule_leaves_it(gpu, devices, nic):
     """Neither loses more over its own best than it would by the other sharding, to a percent."""
-    asks = {how: settled(gpu, devices, nic, how) for how in (BY_RULE, "full", "hybrid")}
-    every = {how: sides(one) for how, one in asks.items()}
+    every = {how: sides(gpu, devices, nic, how) for how in (BY_RULE, "full", "hybrid")}
     best = [min(seconds) for seconds in zip(*every.values(), strict=True)]
     lost = {how: max(a / b for a, b in zip(seconds, best, strict=True)) for how, seconds in every.items()}
     assert lost[BY_RULE] <= 1.01 * min(lost["full"], lost["hybrid"]) + 1e-9
 
 
-def settled(gpu, devices, nic, how):
+def sides(gpu, devices, nic, how):
     known = {"trace": SQUEEZED[0], "model": SQUEEZED[1], "recipe": Recipe(sharding=how)}
     one = setting_of(asked(known | TIGHT | {"gpu": gpu, "devices": devices}), limited=False)
     cluster = replace(one.cost.cluster, nic_bandwidth=nic) if nic else one.cost.cluster
-    return sharding.limited(replace(one, cost=replace(one.cost, cluster=cluster)))
+    found = sharding.limited(replace(one, cost=replace(one.cost, cluster=cluster)))
+    return [seconds[0] for seconds in limit.seconds(found, [found.limit])]
 
 
 def test_where_hybrid_leaves_a_side_too_little_room_it_is_full_and_else_stays():

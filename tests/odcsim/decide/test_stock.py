@@ -59,19 +59,12 @@ def test_rows_are_as_long_as_the_batch_needs_them(trainer, batch):
     assert all(abs(way.samples / batch - 1) <= stock.OTHER for way in packed)
 
 
-@pytest.fixture(scope="module")
-def compared():
-    return compare(asked("trl"))
-
-
-def test_the_answer_is_the_best_that_the_trainer_runs(compared):
+def test_the_answer_is_the_best_that_the_trainer_runs_and_a_whole_run_that_of_what_it_packs():
+    compared = compare(asked("trl"))
     own = [row for row in compared.rows if row.made]
     assert answer(compared).chosen.makespan_seconds == min(row.makespan_seconds for row in own)
     tokens = {round(row.tokens_per_second * row.makespan_seconds) for row in compared.rows}
     assert max(tokens) - min(tokens) <= 2
-
-
-def test_the_whole_run_of_a_row_is_that_of_what_it_packs(compared):
     run = WholeRun(compared, 2.0)
     row = next(row for row in compared.rows if row.balancer == "packed")
     own = compared.stock[row.pair].setting
@@ -81,11 +74,9 @@ def test_the_whole_run_of_a_row_is_that_of_what_it_packs(compared):
 
 
 def test_an_advice_ranks_what_the_trainer_runs():
-    found = advise(
-        "lognormal:median=700,sigma=1,max=4096,samples=900", "qwen3-0.6b", gpus="h100", devices=[2, 4],
-        global_batch=96, minibatches=2, trainer="trl",
-    )  # fmt: skip
-    for row in found.as_json()["rows"]:
+    chats = "lognormal:median=700,sigma=1,max=4096,samples=900"
+    asked = {"gpus": "h100", "devices": [2, 4], "global_batch": 96, "minibatches": 2, "trainer": "trl"}
+    for row in advise(chats, "qwen3-0.6b", **asked).as_json()["rows"]:
         assert row["balancer"] in balance.own("trl")
         assert row["made"]
         assert row["sharding"] == "full"
@@ -112,33 +103,27 @@ def test_where_nothing_of_the_trainers_fits_no_row_of_it_is_called_fitting():
     assert answer(found).nothing_fits
 
 
-@pytest.mark.parametrize(
-    ("trainer", "trace", "more"),
-    [
-        ("axolotel", CHATS, {}),
-        ("trl", CHATS, {"offload": True}),
-        ("trl", CHATS, {"recompute": "operators"}),
-        ("axolotl", CHATS, {"reshard": False}),
-        ("axolotl", CHATS, {"precision": "fp8"}),
-        ("axolotl", CHATS, {"reduce": "bf16"}),
-        ("axolotl", CHATS, {"streams": "two"}),
-        *((trainer, PAIRS, {}) for trainer in ("verl", "slime", "nemo-rl", "axolotl", "torchtitan")),
-    ],
-)
+REFUSED = [
+    ("axolotel", CHATS, {}),
+    *(("trl", CHATS, more) for more in ({"offload": True}, {"recompute": "operators"})),
+    *(("axolotl", CHATS, more) for more in ({"reshard": False}, {"precision": "fp8"}, {"reduce": "bf16"})),
+    ("axolotl", CHATS, {"streams": "two"}),
+    *((trainer, PAIRS, {}) for trainer in ("verl", "slime", "nemo-rl", "axolotl", "torchtitan")),
+]
+
+
+@pytest.mark.parametrize(("trainer", "trace", "more"), REFUSED)
 def test_what_a_trainer_cannot_be_told_is_refused(trainer, trace, more):
     with pytest.raises(InputError):
         compare(ask(trace, "qwen3-0.6b", trainer=trainer, **WORDS | more))
 
 
-@given(
-    st.lists(st.integers(1, 900), min_size=1, max_size=60), st.sampled_from(sorted(TRAINERS)), st.integers(900, 2500)
-)
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=60), st.sampled_from([*TRAINERS]), st.integers(900, 2500))
 def test_rows_hold_every_sample_once_under_the_limit(lengths, trainer, limit):
-    for rule in TRAINERS[trainer].own:
-        if rule.rows is not None:
-            trace = stock.packed(Trace("t", np.array(lengths)), rule, limit, 0)
-            assert sorted(trace.lengths.tolist()) == sorted(lengths)
-            assert trace.bundles.longest <= limit
+    for rule in (rule for rule in TRAINERS[trainer].own if rule.rows is not None):
+        trace = stock.packed(Trace("t", np.array(lengths)), rule, limit, 0)
+        assert sorted(trace.lengths.tolist()) == sorted(lengths)
+        assert trace.bundles.longest <= limit
 
 
 def test_of_many_samples_some_are_packed_and_stand_for_all():
@@ -151,10 +136,9 @@ def test_of_many_samples_some_are_packed_and_stand_for_all():
 
 
 def test_a_trainer_of_plain_kernels_is_slower_than_the_same_plan_of_tuned_ones():
-    plain, tuned = asked("verl"), asked("verl", stack="tuned", loss="chunked")
-    assert (plain.cost.recipe.kernels.stack, plain.cost.recipe.kernels.loss) == ("plain", "whole")
-    assert (tuned.cost.recipe.kernels.stack, tuned.cost.recipe.kernels.loss) == ("tuned", "chunked")
-    assert plain.cost.sample_parts(CHATS.lengths)[0].sum() > tuned.cost.sample_parts(CHATS.lengths)[0].sum()
+    plain, tuned = asked("verl").cost, asked("verl", stack="tuned", loss="chunked").cost
+    assert [plain.recipe.kernels.stack, plain.recipe.kernels.loss] == ["plain", "whole"]
+    assert plain.sample_parts(CHATS.lengths)[0].sum() > tuned.sample_parts(CHATS.lengths)[0].sum()
 
 
 @pytest.mark.parametrize(("trainer", "expected"), [("trl", 3 * 8), ("verl", 3 * 7), ("torchtitan", 24), (None, 24)])

@@ -44,13 +44,16 @@ def ends(rng, rows):
     return Ends(low, middle, high)
 
 
+def odd(balancer):
+    return getattr(balancer, "gangs", False) or getattr(balancer, "tight", False)
+
+
 @pytest.fixture(scope="module", params=range(100))
 def told(real, request):
     """Drawn rows, what is said of them, and all that may be chosen, with on-demand and without: what nothing runs, or
     only measured costs bear, is not."""
     found = drawn(real, request.param)
-    odd = {b for row in found.rows if any(getattr(named(b := row.balancer), of, False) for of in ("gangs", "tight"))}
-    with_it = [row for row in found.rows if row.sync == "on-demand" and row.balancer not in odd]
+    with_it = [row for row in found.rows if row.sync == "on-demand" and not odd(named(row.balancer))]
     return found, answer.answer(found), with_it, [row for row in found.rows if row.sync != "on-demand"]
 
 
