@@ -18,15 +18,9 @@ from odcsim.recipe import Recipe
 LENGTHS = np.minimum(np.random.default_rng(3).lognormal(8.7, 0.9, 1500), 32768).astype(np.int64) + 1
 LONG = Trace("long", LENGTHS)
 ASKED = Question(
-    trace=LONG,
-    model="qwen2.5-1.5b",
-    gpu="a100",
-    devices=16,
-    minibatch=4,
-    max_tokens=32769,
-    minibatches=MINIBATCHES,
+    trace=LONG, model="qwen2.5-1.5b", gpu="a100", devices=16, minibatch=4, max_tokens=32769, minibatches=MINIBATCHES,
     recipe=Recipe(sharding="full"),
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,37 +41,24 @@ def test_varied_lengths_keep_their_mean_and_stretch(power):
     assert (cv(other) - cv(LONG)) * (power - 1) >= -1e-6
 
 
-def test_wrong_weights_cost_time_and_right_ones_do_not():
+def test_wrong_weights_cost_time_and_right_ones_do_not(monkeypatch):
+    """And plans by wrong ones are told no true seconds, which who simulates both of a balancer's deals knows."""
+    told = []
+    monkeypatch.setattr("odcsim.decide.setting.sooner", lambda _cost, rivals, _schedules: told.extend(rivals) or [])
     wrong = {r.name: r.times for r in regrets(setting_of(ASKED))}
+    assert told == []
     assert set(wrong) == set(WEIGHTS)
     assert wrong["tokens alone"]["on-demand"] > 1.005
     assert wrong["squares of lengths alone"]["on-demand"] > 1.005
     assert min(min(times.values()) for times in wrong.values()) > 0.98
 
 
-def test_plans_by_wrong_weights_are_told_no_true_seconds(monkeypatch):
-    """Who simulates both of a balancer's deals knows them."""
-    told = []
-    monkeypatch.setattr("odcsim.decide.setting.sooner", lambda _cost, rivals, _schedules: told.extend(rivals) or [])
-    regrets(setting_of(ASKED))
-    assert told == []
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lead(setting_of(ASKED))
-
-
-def test_a_lead_is_what_a_comparison_says(here):
-    rows = compare(setting_of(ASKED), doubted=False).rows
-    without, mine = (
-        min(r.makespan_seconds for r in rows if r.sync == sync and r.balancer in break_even.balancers(sync))
-        for sync in ("collective", "on-demand")
-    )
-    assert here == pytest.approx(without / mine)
-
-
-def test_every_curve_passes_the_question_itself(made, here):
+def test_a_lead_is_what_a_comparison_says_and_every_curve_passes_the_question_itself(made):
+    rows, here, best = compare(setting_of(ASKED), doubted=False).rows, lead(setting_of(ASKED)), {}
+    for sync in ("collective", "on-demand"):
+        known = break_even.balancers(sync)
+        best[sync] = min(r.makespan_seconds for r in rows if r.sync == sync and r.balancer in known)
+    assert here == pytest.approx(best["collective"] / best["on-demand"])
     assert break_even.here(list(made.values())) == pytest.approx(here)
     for curve in made.values():
         if curve.name != "length variation":  # whose middle is rounded lengths
@@ -98,21 +79,21 @@ def test_at_a_crossing_the_answer_changes(made):
     assert with_network(at / 1.3) < break_even.NOTABLE < with_network(at * 1.3)
 
 
-def curve(*leads, whole=False, at=0):
+def curve(*leads, whole=False):
     spots = tuple(Spot(float(10 * 2**i), f"{10 * 2**i}", x) for i, x in enumerate(leads))
-    return Curve("network", "Gb/s", spots[at].label, spots, whole)
+    return Curve("network", "Gb/s", spots[0].label, spots, whole)
 
 
-@pytest.mark.parametrize(
-    ("one", "crossings"),
-    [
-        (curve(0.9, 0.95, None), []),
-        (curve(0.9, 1.0187, None), []),
-        (curve(1.1, 1.2), []),
-        (curve(0.92, 1.12), [14.1]),
-        (curve(0.92, 1.12, 1.2, 1.0, whole=True), [20, 40]),
-        (curve(None), []),
-    ],
-)
+CROSSED = [
+    (curve(0.9, 0.95, None), []),
+    (curve(0.9, 1.0187, None), []),
+    (curve(1.1, 1.2), []),
+    (curve(0.92, 1.12), [14.1]),
+    (curve(0.92, 1.12, 1.2, 1.0, whole=True), [20, 40]),
+    (curve(None), []),
+]
+
+
+@pytest.mark.parametrize(("one", "crossings"), CROSSED)
 def test_crossings_lie_between_both_answers(one, crossings):
     assert one.crossings == pytest.approx(crossings, rel=0.05)

@@ -64,26 +64,20 @@ def test_units_of_one_are_samples():
 
 def test_attention_is_that_of_each_sample_and_not_of_the_bundle():
     """Two samples of a bundle cost what they cost in a microbatch of a plan without bundles."""
-    lengths = [4000, 4000] * 12
-    trace = paired([2] * 12, lengths)
+    trace = paired([2] * 12, [4000] * 24)
     setting = ask(trace, "nano", max_tokens=8000, **WORDS)
     linear, quadratic = (of.sum() for of in setting.cost.sample_parts(trace.lengths[:2]))
     first = drawn(setting)[0]
     assert first.weights[0] == pytest.approx(linear + quadratic)
     row = evaluate(setting, [("native", "collective")]).rows[0]
-    by_hand = evaluate(
-        replace(setting, trace=Trace("s", trace.lengths), minibatch=6), [("lb-micro", "collective")]
-    ).rows[0]
+    samples = replace(setting, trace=Trace("s", trace.lengths), minibatch=6)
+    by_hand = evaluate(samples, [("lb-micro", "collective")]).rows[0]
     assert row.makespan_seconds == pytest.approx(by_hand.makespan_seconds)
 
 
-def test_steps_count_bundles():
+def test_steps_count_bundles_and_dropping_leaves_no_half_of_one():
     assert steps(paired([2] * 24, [5] * 48), 3, 4) == 18
-
-
-def test_dropping_leaves_no_half_bundle():
-    kept = limits.without(paired([2, 2, 2], [5, 9, 5, 5, 7, 1]), 6)
-    assert kept.lengths.tolist() == [5, 5]
+    assert limits.without(paired([2, 2, 2], [5, 9, 5, 5, 7, 1]), 6).lengths.tolist() == [5, 5]
 
 
 def test_a_limit_below_a_bundle_and_one_in_two_places_are_refused():

@@ -1,4 +1,5 @@
-"""The comparison is its parts: plan, then simulate, row by row on the same samples."""
+"""The comparison is its parts: plan, then simulate, row by row on the same samples. A minibatch that is shown says what
+it stands for: the clearest gain, or what the table says."""
 
 from dataclasses import replace
 
@@ -8,17 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim import balance, schedule, timeline
+from odcsim.catalog import fits
 from odcsim.cluster import Cluster
-from odcsim.decide import answer
+from odcsim.decide import answer, examples
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import Comparison, compare, pairs
-from odcsim.decide.evaluate import measure
+from odcsim.decide.evaluate import least_trusted, measure
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
+from odcsim.profile import Timing
 from odcsim.program import SYNCS
 from odcsim.recipe import ASKED, CHOICES
 from odcsim.results import columns, metrics
+from odcsim.results.intervals import apart, interval
 from odcsim.results.summary import REFERENCE, row
 
 
@@ -168,3 +172,52 @@ def test_some_rows_alone_say_what_they_say_among_all(setting, compared):
     assert answer.answer(few)
     with pytest.raises(InputError):
         answer.answer(compare(setting, among=REST[:2]))
+
+
+def usage(makespan, idle):
+    """Of one device: so much of each minibatch is lost at its end."""
+    makespan, idle = np.array(makespan, float), np.array(idle, float)
+    nothing = np.zeros_like(makespan)
+    return metrics.Usage(makespan, makespan * (1 - idle), nothing, makespan * idle, nothing, nothing, nothing)
+
+
+def test_the_typical_one_idles_as_all_do_and_the_clearest_gains_most(compared):
+    """All together idle 0.6: nearest is 0.5; where two are asked for, that which is off least in both."""
+    one = usage([1, 1, 1], [0.4, 0.9, 0.5])
+    assert examples.typical([one]) == 2
+    assert examples.typical([one, usage([1, 1, 1], [0.5, 0.5, 0.9])]) == 0
+    assert examples.typical([usage([0, 1], [0, 0.5])]) == 1
+    assert examples.clearest(usage([4, 6, 9], [0, 0, 0]), usage([4, 3, 8], [0, 0, 0])) == 1
+    spent = [compared.usage(*pair).makespan for pair in (REFERENCE, MINI)]
+    assert compared.clearest(REFERENCE, MINI) == np.argmax(spent[0] / spent[1])
+    assert 0 <= compared.typical(REFERENCE, MINI) < 6
+    only = replace(compared, rows=compared.rows[:1], usages=compared.usages[:1])
+    with pytest.raises(InputError):
+        only.usage(*MINI)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_minibatch_alone_is_what_it_was_among_the_others(compared, number):
+    for pair in (REFERENCE, MINI):
+        alone = metrics.usage(compared.timeline(*pair, number))
+        for name in ("makespan", "compute", *metrics.PARTS):
+            assert getattr(alone, name)[0] == getattr(compared.usage(*pair), name)[number]
+
+
+def test_a_mean_is_not_further_off_than_twice_the_farthest_that_was_met():
+    low, high = interval(np.array([1.0, 3.0]), np.array([1.0, 1.0]), apart(2))
+    assert 2 * np.exp(-1.0) <= low < 2 < high <= 2 * np.exp(1.0)  # each is half of the mean off
+
+
+def test_a_queue_of_equal_lengths_is_none_and_seconds_say_where_they_are_from():
+    words = {"devices": 8, "minibatch": 4, "minibatches": 2, "max_tokens": 16_384}
+    alike = ask("fixed:length=4096", "r1-distill-qwen-1.5b", gpu="a100", **words)
+    among = [("lb-micro", "collective"), ("lb-micro", "on-demand"), ("pool", "on-demand")]
+    assert compare(alike, among=among).row("pool", "on-demand").idle < 1e-3
+    assert least_trusted(["catalogue", "published fit"]) == "published fit"
+    assert least_trusted(["catalogue", "catalogue"]) == "catalogue"
+    assert least_trusted(["catalogue", "extrapolated"]) == "extrapolated"
+    measured = ask("fixed:length=64", "qwen3-0.6b", gpu="h100", **words).cost.profile
+    timed = replace(measured, fidelity="extrapolated", timings=(Timing("settle", 2, 1e-3, 0.0),))
+    given = replace(measured, fidelity="calibrated", publish=0.02)
+    assert len({fits.own_origin(one) for one in (alike.cost.profile, timed, given)}) == 3

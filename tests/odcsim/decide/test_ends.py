@@ -8,7 +8,6 @@ from odcsim import catalog
 from odcsim.catalog.estimates.compute import flops
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
-from odcsim.decide.ends import Ends
 from odcsim.profile import Polynomial, stretched
 from odcsim.recipe import Recipe
 
@@ -21,6 +20,7 @@ def found():
 
 
 def test_hours_and_dollars_have_the_interval_that_seconds_have(found):
+    """Ends are the same schedules with compute at its ends."""
     profile = found.setting.cost.profile
     assert profile.low < 1 < profile.high
     for row in found.rows:
@@ -28,6 +28,10 @@ def test_hours_and_dollars_have_the_interval_that_seconds_have(found):
         assert row.gpu_hours_low == pytest.approx(row.gpu_hours * profile.low)
         assert row.dollars_high == pytest.approx(2 * row.gpu_hours * profile.high)
         assert row.model_low / row.makespan_seconds == pytest.approx(profile.low)
+    pair = ("lb-micro", "collective")
+    low, middle, high = (seconds[pair] for seconds in (found.ends.low, found.ends.middle, found.ends.high))
+    assert middle == pytest.approx(found.row(*pair).makespan_seconds)  # few minibatches: all of them
+    assert profile.low <= low / middle < 1 < high / middle <= profile.high
 
 
 def test_what_devices_reach_is_flops_over_time_and_no_more_than_they_have(found):
@@ -49,30 +53,16 @@ def test_without_recompute_only_scores_are_computed_again_and_adapters_get_fewer
     own, again = flops(model, Recipe(recompute="none"), 1000, 1e6)
     assert again == model.layers * model.layer_forward(0.0, 1e6) / 2
     adapted, _ = flops(model, Recipe(lora=8), 1000, 1e6)
-    assert own - adapted == pytest.approx(
-        2 * 1000 * (model.layers * model.layer_matmul_parameters + model.head_parameters)
-    )
+    kept = model.layers * model.layer_matmul_parameters + model.head_parameters
+    assert own - adapted == pytest.approx(2 * 1000 * kept)
 
 
-def test_ends_are_the_same_schedules_with_compute_at_its_ends(found):
-    assert isinstance(found.ends, Ends)
-    pair = ("lb-micro", "collective")
-    low, middle, high = (seconds[pair] for seconds in (found.ends.low, found.ends.middle, found.ends.high))
-    assert low < middle < high
-    assert middle == pytest.approx(found.row(*pair).makespan_seconds)  # few minibatches: all of them
-    profile = found.setting.cost.profile
-    assert profile.low <= low / middle < 1 < high / middle <= profile.high
-
-
-def test_measured_seconds_have_none(setting):
-    profile = replace(setting.cost.profile, low=1.0, high=1.0)
-    sure = compare(replace(setting, minibatches=1, cost=replace(setting.cost, profile=profile)))
+def test_measured_seconds_have_none_and_stretched_ones_are_of_compute_alone(setting):
+    profile = setting.cost.profile
+    certain = replace(setting.cost, profile=replace(profile, low=1.0, high=1.0))
+    sure = compare(replace(setting, minibatches=1, cost=certain))
     assert sure.ends is None
     assert all(row.certain for row in sure.rows)
-
-
-def test_stretched_seconds_are_of_compute_alone(setting):
-    profile = replace(setting.cost.profile, forward=Polynomial(1, 2, 3, 4, 5), optimizer=7.0)
-    longer = stretched(profile, 2.0)
+    longer = stretched(replace(profile, forward=Polynomial(1, 2, 3, 4, 5), optimizer=7.0), 2.0)
     assert longer.forward == Polynomial(2, 4, 6, 8, 10)
     assert (longer.optimizer, longer.timings, longer.overhead) == (7.0, profile.timings, 2 * profile.overhead)

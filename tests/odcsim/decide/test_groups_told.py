@@ -19,10 +19,12 @@ def lengths(seed: int = 1, groups: int = 160) -> np.ndarray:
     return np.clip(np.repeat(means, 8) * rng.lognormal(0, 0.1, 8 * groups), 16, 32_768).astype(np.int64)
 
 
-def asked(trace: Trace, **words):
-    setting = odcsim.ask(
-        trace, "qwen2.5-1.5b", gpu="h100", devices=8, minibatch=4, minibatches=40, max_tokens=32_768, **words
-    )
+def ask(trace: Trace, **words):
+    asked = {"gpu": "h100", "devices": 8, "minibatch": 4, "minibatches": 40, "max_tokens": 32_768}
+    return odcsim.ask(trace, "qwen2.5-1.5b", **asked, **words)
+
+
+def width(setting):
     row = compare(setting, among=PAIRS, doubted=False).row("lb-mini", "on-demand")
     return row.speedup_high - row.speedup_low
 
@@ -37,10 +39,7 @@ def test_a_run_is_as_uncertain_as_its_prompts():
     """`advise`, `compare --epochs` and `rl` tell a run's seconds of a dataset that the file is a part of."""
     widths = []
     for trace in (FILE, SHUFFLED):
-        setting = odcsim.ask(
-            replace(trace, drawn_from=10**9), "qwen2.5-1.5b", gpu="h100", devices=8, minibatch=4, minibatches=40,
-            max_tokens=32_768, epochs=1.0,
-        )  # fmt: skip
+        setting = ask(replace(trace, drawn_from=10**9), epochs=1.0)
         profile = replace(setting.cost.profile, low=1.0, high=1.0)
         found = compare(replace(setting, cost=replace(setting.cost, profile=profile)), among=PAIRS, doubted=False)
         row = found.whole_run.over(found.row("lb-mini", "on-demand"))
@@ -58,19 +57,12 @@ GROUPED = {
 TABLE = Trace("table", *np.unique(FILE.lengths, return_counts=True))
 
 
-@pytest.fixture(scope="module")
-def alone():
-    return asked(SHUFFLED)
-
-
-@pytest.mark.parametrize("name", GROUPED)
-def test_intervals_are_wider_by_groups_however_they_are_known(alone, name):
-    assert asked(GROUPED[name]) > 1.8 * alone
-
-
-def test_without_groups_and_of_all_there_is_none_are_counted(alone):
-    assert asked(TABLE) < 1.3 * alone
-    whole = [asked(trace, whole=True) for trace in (FILE, SHUFFLED)]
+def test_intervals_are_wider_by_groups_however_they_are_known_and_of_all_there_is_none_are_counted():
+    alone = width(ask(SHUFFLED))
+    for name, trace in GROUPED.items():
+        assert width(ask(trace)) > 1.8 * alone, name
+    assert width(ask(TABLE)) < 1.3 * alone
+    whole = [width(ask(trace, whole=True)) for trace in (FILE, SHUFFLED)]
     assert whole[0] == pytest.approx(whole[1], rel=0.5)
 
 
@@ -84,9 +76,9 @@ def test_steps_of_rl_without_prompts_count_runs():
 def test_a_named_table_has_its_groups():
     """Of 640 rollouts, 8 of each prompt: by resampling prompts its lead is known within .028, and not within .017."""
     words = {"gpu": "a100", "devices": 16, "minibatch": 4, "max_tokens": 20_480, "minibatches": 60}
-    table, half = odcsim.load("deepcoder-rl"), []
-    for trace in (table, replace(table, siblings=(1, 0.0))):
-        setting = odcsim.ask(trace, "qwen2.5-14b", sharding="hybrid", **words)
-        row = compare(setting, among=PAIRS, doubted=False).row("lb-mini", "on-demand")
-        half.append((row.speedup_high - row.speedup_low) / 2)
-    assert half[0] > 0.028 > half[1]
+    table = odcsim.load("deepcoder-rl")
+    grouped, alone = (
+        width(odcsim.ask(trace, "qwen2.5-14b", sharding="hybrid", **words)) / 2
+        for trace in (table, replace(table, siblings=(1, 0.0)))
+    )
+    assert grouped > 0.028 > alone

@@ -80,13 +80,14 @@ def test_other_sharding_between_nodes_adds_all_of_it(tmp_path):
     assert other.origin.count(", not ") == 1
 
 
-@pytest.mark.parametrize("name", ["devices", "minibatch"])
+MORE = {"devices": {"devices_per_node": 16}, "minibatch": {}}
+
+
+@pytest.mark.parametrize("name", MORE)
 def test_the_further_the_wider_up_to_a_doubling(fitted, name):
     found = [reach(of(fitted, **{name: count})) for count in range(4, 9)]
     assert found == sorted(set(found))
-    assert reach(of(fitted, **{name: 8})) == found[-1]
-    more = {"devices": {"devices_per_node": 16}, "minibatch": {}}[name]
-    assert reach(of(fitted, **{name: 16}, **more)) == pytest.approx(found[-1])
+    assert reach(of(fitted, **{name: 16}, **MORE[name])) == pytest.approx(found[-1])
 
 
 def timed(noise=lambda: 1.0, repeats: int = 1):
@@ -108,13 +109,10 @@ def test_timed_calls_are_no_surer_than_one_repeats():
 
 
 def test_timed_microbatches_know_no_other_devices_and_no_longer_samples(tmp_path):
-    made = fit(Measurements(MODEL, GPU, tuple(timed())))
-    made = replace(made, run=profile.ProfileRun(devices=1))
-    path = tmp_path / "timed.json"
-    profile.write(made, path)
-    one, four, longer = (
-        of(str(path), long(tokens), devices=devices) for tokens, devices in ((4096, 1), (4096, 4), (8192, 1))
-    )
+    made = replace(fit(Measurements(MODEL, GPU, tuple(timed()))), run=profile.ProfileRun(devices=1))
+    profile.write(made, tmp_path / "timed.json")
+    asked = ((4096, 1), (4096, 4), (8192, 1))
+    one, four, longer = (of(str(tmp_path / "timed.json"), long(tokens), devices=count) for tokens, count in asked)
     assert WHY not in one.origin
     assert one.high < four.high < longer.high
 

@@ -28,12 +28,9 @@ BATCH = RolloutBatch(prompts=16, rollouts=4, updates=UPDATES, steps=3)
 
 def recorded(groups=10, of=4, seed=0):
     """Lengths that say which group and which of it they are."""
-    rng = np.random.default_rng(seed)
     lengths = np.concatenate([(g + 1) * 100 + np.arange(of) for g in range(groups)])
-    step = np.repeat(np.arange(groups) % 2, of)
-    order = rng.permutation(len(lengths))
-    group = np.repeat(np.arange(groups), of)
-    return Trace("pilot", lengths[order], group=group[order], step=step[order])
+    group, order = np.repeat(np.arange(groups), of), np.random.default_rng(seed).permutation(len(lengths))
+    return Trace("pilot", lengths[order], group=group[order], step=group[order] % 2)
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 9), st.integers(1, 5))
@@ -48,20 +45,17 @@ def test_groups_stay_whole_and_each_comes_before_any_again(groups, of, prompts, 
         assert all(len(set(row)) == rollouts for row in lengths.tolist())
 
 
-def test_groups_are_of_a_prompt_in_a_step_and_lengths_without_any_drawn_singly():
+def test_groups_are_of_a_prompt_in_a_step_lengths_without_any_drawn_singly_and_siblings_in_one_update():
     trace = Trace("a", np.arange(1, 7), group=np.array([0, 0, 1, 0, 0, 1]), step=np.array([0, 0, 0, 1, 1, 1]))
     assert [trace.lengths[g].tolist() for g in pilot.groups(trace)] == [[1, 2], [3], [4, 5], [6]]
-    run = pilot.run(Trace("a", np.arange(1, 129)), replace(BATCH, steps=2), seed=0)
-    assert sorted(run.lengths.tolist()) == list(range(1, 129))
-    with pytest.raises(InputError):
-        RolloutBatch(16, 4, 3).share(4)
-
-
-def test_updates_are_steps_of_the_run_and_siblings_are_in_one():
+    alone = pilot.run(Trace("a", np.arange(1, 129)), replace(BATCH, steps=2), seed=0)
+    assert sorted(alone.lengths.tolist()) == list(range(1, 129))
     run = pilot.run(recorded(), BATCH, seed=0)
     assert run.size == 3 * 64
     assert np.bincount(run.step).tolist() == [32] * 6
     assert all(len(set(run.step[run.group == g].tolist())) == 1 for g in np.unique(run.group))
+    with pytest.raises(InputError):
+        RolloutBatch(16, 4, 3).share(4)
 
 
 @pytest.fixture(scope="module", params=[9000, 4004])  # the longest sample has 4003
@@ -83,13 +77,12 @@ def test_every_deal_is_complete(setting, dealer):
         check(filled, setting.limit, dealer.name)
         if "collective" in dealer.ways:
             assert not schedule.uneven
-        step = lengths[number // UPDATES]
+        update = lengths[number // UPDATES].reshape(UPDATES, -1)[number % UPDATES]
         if dealer.name == "padded":
-            assert sum(schedule.lengths) >= step.reshape(UPDATES, -1)[number % UPDATES].sum()
-            for microbatch in (mb for device in schedule.devices for mb in device):
-                assert len({schedule.lengths[i] for i in microbatch}) <= 1
+            assert sum(schedule.lengths) >= update.sum()
+            assert all(len({schedule.lengths[i] for i in mb}) <= 1 for device in schedule.devices for mb in device)
         elif dealer.name != "rollout":
-            assert sorted(schedule.lengths) == sorted(step.reshape(UPDATES, -1)[number % UPDATES].tolist())
+            assert sorted(schedule.lengths) == sorted(update.tolist())
     if dealer.name == "rollout":
         both = [sorted(a.lengths + b.lengths) for a, b in zip(schedules[::2], schedules[1::2], strict=True)]
         assert both == np.sort(lengths, axis=1).tolist()
@@ -143,15 +136,16 @@ def test_who_does_not_meet_waits_no_longer(setting):
 
 
 def test_on_one_device_a_forward_pass_is_the_forward_of_its_microbatches():
-    one = ask(Trace("a", np.full(8, 1000)), "qwen3-0.6b", gpu="h100", devices=1, minibatch=8, max_tokens=4000,
-              minibatches=1, in_order=True)  # fmt: skip
-    schedules = DEALERS[1].function(one, 1)
+    asked = {"gpu": "h100", "devices": 1, "minibatch": 8, "max_tokens": 4000, "minibatches": 1, "in_order": True}
+    one = ask(Trace("a", np.full(8, 1000)), "qwen3-0.6b", **asked)
     p, model = one.cost.profile, one.cost.model
     squares = float(model.squares(np.full(4, 1000)).sum())
-    each = [max(f.floor, f.constant + f.linear * 4000 + f.quadratic * squares + f.sample * 4)
-            for f in (p.forward, p.embed, p.head)]  # fmt: skip
-    expected = 2 * (model.layers * each[0] + each[1] + each[2] / 3)
-    assert whole.forward(one.cost, "collective", schedules, 1)[0] == pytest.approx(expected, rel=0.02)
+    layer, embed, head = (
+        max(f.floor, f.constant + f.linear * 4000 + f.quadratic * squares + f.sample * 4)
+        for f in (p.forward, p.embed, p.head)
+    )
+    expected = 2 * (model.layers * layer + embed + head / 3)
+    assert whole.forward(one.cost, "collective", DEALERS[1].function(one, 1), 1)[0] == pytest.approx(expected, rel=0.02)
 
 
 def rollouts(prompts, rng):
@@ -160,24 +154,22 @@ def rollouts(prompts, rng):
     return Trace("pilot", np.exp(logs).ravel().astype(np.int64) + 16, group=np.repeat(np.arange(prompts), 4))
 
 
-def stepped(trace, steps, tmp_path):
-    """By a profile whose seconds are certain."""
-    return rl(trace, "qwen2.5-1.5b", profile=str(tmp_path / "p.json"), gpu="h100", devices=4, max_tokens=40_000,
-              prompts=8, rollouts=4, steps=steps)  # fmt: skip
-
-
 def test_the_interval_of_a_step_is_of_which_prompts_were_drawn(tmp_path):
-    """Pilots of 40 prompts, and what steps take of very many."""
+    """Pilots of 40 prompts, and what steps take of very many, by a profile whose seconds are certain."""
     known = fits.estimate(catalog.model("qwen2.5-1.5b"), catalog.gpu("h100"), 1)
     profiles.write(replace(known, low=1.0, high=1.0), tmp_path / "p.json")
-    many = stepped(rollouts(6000, np.random.default_rng(0)), 700, tmp_path).rows
-    true = {row.dealer + row.way: row.seconds for row in many}
+    asked = {"profile": str(tmp_path / "p.json"), "gpu": "h100", "devices": 4, "max_tokens": 40_000, "prompts": 8}
+
+    def stepped(prompts, seed, steps):
+        trace = rollouts(prompts, np.random.default_rng(seed))
+        return rl(trace, "qwen2.5-1.5b", rollouts=4, steps=steps, **asked).rows
+
+    true = {row.dealer + row.way: row.seconds for row in stepped(6000, 0, 700)}
     held = []
-    for seed in range(40):
-        for row in stepped(rollouts(40, np.random.default_rng(seed + 1)), 20, tmp_path).rows:
-            low, high = row.ends
-            assert low < row.seconds < high
-            held.append(low <= true[row.dealer + row.way] <= high)
+    for row in (row for seed in range(1, 41) for row in stepped(40, seed, 20)):
+        low, high = row.ends
+        assert low < row.seconds < high
+        held.append(low <= true[row.dealer + row.way] <= high)
     assert 0.85 <= np.mean(held) < 1
 
 
