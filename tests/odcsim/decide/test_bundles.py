@@ -7,16 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim import balance
+from odcsim import InputError, Trace, balance
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
 from odcsim.decide.setting import drawn, plan
 from odcsim.decide.whole_run import steps
-from odcsim.errors import InputError
 from odcsim.reading import limits
-from odcsim.trace import Trace
 
 WORDS = {"gpu": "h100", "devices": 4, "minibatch": 3, "minibatches": 4}
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import odcsim
+from odcsim import InputError
 from odcsim import profile as profiles
 from odcsim.cli import main
 from odcsim.decide import calibrate
 from odcsim.decide.evaluate import evaluate
-from odcsim.errors import InputError
 from odcsim.fitting.steps import LoggedStep
 
 RUN = {

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim import balance, schedule, timeline
+from odcsim import Comparison, InputError, Simulation, balance, schedule, timeline
 from odcsim.catalog import fits
 from odcsim.cluster import Cluster
 from odcsim.decide import answer, examples
 from odcsim.decide.asking import ask
-from odcsim.decide.comparison import Comparison, compare, pairs
+from odcsim.decide.comparison import compare, pairs
 from odcsim.decide.evaluate import least_trusted, measure
 from odcsim.decide.setting import plan
-from odcsim.errors import InputError
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.profile import Timing
 from odcsim.program import SYNCS
 from odcsim.recipe import ASKED, CHOICES

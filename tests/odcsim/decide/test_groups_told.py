@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import odcsim
+from odcsim import Trace
 from odcsim.decide.comparison import compare
-from odcsim.trace import Trace
 
 PAIRS = ("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-mini", "on-demand")
 

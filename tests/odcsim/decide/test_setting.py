@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim import balance, profile, schedule
+from odcsim import InputError, Setting, Trace, balance, profile, schedule
 from odcsim.catalog import fits
 from odcsim.decide.asking import ask
-from odcsim.decide.setting import Setting, cost_of, drawn, plan
-from odcsim.errors import InputError
+from odcsim.decide.setting import cost_of, drawn, plan
 from odcsim.heuristics.balancer import Work, assigned
 from odcsim.heuristics.scenarios import scenarios
 from odcsim.profile import Timing
-from odcsim.trace import Trace
 
 MODEL = "r1-distill-qwen-1.5b"
 

@@ -7,17 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim import advise, balance
+from odcsim import InputError, Trace, advise, balance
 from odcsim.decide import stock
 from odcsim.decide.answer import answer
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
 from odcsim.decide.whole_run import WholeRun, steps
-from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED
-from odcsim.trace import Trace
 
 RNG = np.random.default_rng(3)
 CHATS = Trace("chats", np.minimum(RNG.lognormal(5.5, 1, 3000).astype(int) + 1, 4000))

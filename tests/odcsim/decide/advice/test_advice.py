@@ -8,15 +8,13 @@ from math import ceil
 import numpy as np
 import pytest
 
-from odcsim import Trace
+from odcsim import InputError, Simulation, Trace
 from odcsim.cli import main
 from odcsim.decide import room
 from odcsim.decide.advice import reply, ways
 from odcsim.decide.advice.offers import Refused, advise, offer
 from odcsim.decide.advice.wish import Wish
-from odcsim.errors import InputError
 from odcsim.executors import simulation
-from odcsim.executors.simulation import Simulation
 from odcsim.question import FIELDS, Question
 from odcsim.results import capacity
 

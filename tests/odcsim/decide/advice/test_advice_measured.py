@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from odcsim import Trace, catalog
+from odcsim import InputError, Trace, catalog
 from odcsim import advise as advised
 from odcsim import profile as profiles
 from odcsim.catalog import fits
@@ -13,7 +13,6 @@ from odcsim.decide import calibrate
 from odcsim.decide.advice.offers import advise
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.asking import setting_of
-from odcsim.errors import InputError
 from odcsim.profile import stretched
 from odcsim.question import Question
 from odcsim.recipe import RECOMPUTE, recipe_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim import Trace
+from odcsim import InputError, Trace
 from odcsim.balance import advised, standing_for
 from odcsim.decide import room, stock
 from odcsim.decide.advice import offers, reply, search, ways
@@ -20,7 +20,6 @@ from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.setting import plan
-from odcsim.errors import InputError
 from odcsim.executors import quick
 from odcsim.neighbours import TRAINERS
 from odcsim.program import SYNCS

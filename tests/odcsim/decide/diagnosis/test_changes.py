@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ran_runs import ASKED, found_of, run_of, setting_of, slowed, truly
 from scripts import ROOT
 
+from odcsim import InputError
 from odcsim.cli import main
 from odcsim.decide.diagnosis import columns, ran, seconds, tried
 from odcsim.decide.diagnosis.changes import changes
@@ -20,7 +21,6 @@ from odcsim.decide.diagnosis.replay import replay
 from odcsim.decide.diagnosis.told import answer, worth
 from odcsim.decide.evaluate import evaluate, simulated
 from odcsim.decide.setting import assign, drawn, plan
-from odcsim.errors import InputError
 from odcsim.executors import simulation
 from odcsim.neighbours.asking import flags
 from odcsim.observed import files, timelines

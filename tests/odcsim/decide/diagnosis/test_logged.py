@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 import odcsim
+from odcsim import InputError
 from odcsim.decide import stock
 from odcsim.decide.diagnosis.found import EFFORTS, PARTS
 from odcsim.decide.diagnosis.logged import logged
 from odcsim.decide.diagnosis.told import answer
 from odcsim.decide.evaluate import evaluate
-from odcsim.errors import InputError
 from odcsim.neighbours.asking import flags
 
 RUN = {

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import ROOT
 
+from odcsim import InputError
 from odcsim.decide.diagnosis import pipeline_changes, pipeline_grid
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import PARTS
 from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.decide.diagnosis.pipeline_causes import causes_of
 from odcsim.decide.diagnosis.pipeline_grid import grid_of
-from odcsim.errors import InputError
 from odcsim.observed.stragglers import read
 
 pytest.importorskip("pyarrow")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim import catalog
+from odcsim import InputError, Trace, catalog
 from odcsim import profile as profiles
 from odcsim.catalog import fits
 from odcsim.decide.asking import ask
@@ -18,9 +18,7 @@ from odcsim.decide.rollouts.asking import rl
 from odcsim.decide.rollouts.deals import DEALERS
 from odcsim.decide.rollouts.pilot import RolloutBatch
 from odcsim.decide.rollouts.whole import Around, WholeStep
-from odcsim.errors import InputError
 from odcsim.schedule import check
-from odcsim.trace import Trace
 
 DEVICES, UPDATES = 4, 2
 BATCH = RolloutBatch(prompts=16, rollouts=4, updates=UPDATES, steps=3)

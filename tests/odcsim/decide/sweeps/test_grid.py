@@ -5,13 +5,13 @@ import json
 import pytest
 
 import odcsim
+from odcsim import InputError
 from odcsim import profile as profiles
 from odcsim.cli import build_parser
 from odcsim.decide import calibrate
 from odcsim.decide.sweeps import keys
 from odcsim.decide.sweeps.grid import grid_of
 from odcsim.decide.sweeps.point import trace
-from odcsim.errors import InputError
 from odcsim.question import FIELDS
 from odcsim.recipe import recipe_of
 from odcsim.recipe_flags import chosen

@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from scripts import ROOT
 
 import odcsim
+from odcsim import InputError
 from odcsim.cli import main
 from odcsim.decide.sweeps.columns import KINDS
 from odcsim.decide.sweeps.grid import grid_of
 from odcsim.decide.sweeps.store import all_beside, lines, results
 from odcsim.decide.sweeps.sweeping import planned, run
 from odcsim.decide.sweeps.written import write
-from odcsim.errors import InputError
 
 SMALL = {
     "trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": [2, 4],
