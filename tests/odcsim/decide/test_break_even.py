@@ -9,7 +9,7 @@ import pytest
 from odcsim import Trace
 from odcsim.decide import break_even
 from odcsim.decide.asking import setting_of
-from odcsim.decide.break_even import MINIBATCHES, Curve, Spot, curves, cv, lead, varied
+from odcsim.decide.break_even import MINIBATCHES, curves, cv, lead, varied
 from odcsim.decide.comparison import compare
 from odcsim.decide.weights import WEIGHTS, regrets
 from odcsim.question import Question
@@ -77,23 +77,3 @@ def test_at_a_crossing_the_answer_changes(made):
         return lead(replace(usual, cost=replace(usual.cost, cluster=cluster)))
 
     assert with_network(at / 1.3) < break_even.NOTABLE < with_network(at * 1.3)
-
-
-def curve(*leads, whole=False):
-    spots = tuple(Spot(float(10 * 2**i), f"{10 * 2**i}", x) for i, x in enumerate(leads))
-    return Curve("network", "Gb/s", spots[0].label, spots, whole)
-
-
-CROSSED = [
-    (curve(0.9, 0.95, None), []),
-    (curve(0.9, 1.0187, None), []),
-    (curve(1.1, 1.2), []),
-    (curve(0.92, 1.12), [14.1]),
-    (curve(0.92, 1.12, 1.2, 1.0, whole=True), [20, 40]),
-    (curve(None), []),
-]
-
-
-@pytest.mark.parametrize(("one", "crossings"), CROSSED)
-def test_crossings_lie_between_both_answers(one, crossings):
-    assert one.crossings == pytest.approx(crossings, rel=0.05)

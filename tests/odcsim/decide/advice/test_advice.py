@@ -8,11 +8,11 @@ from math import ceil
 import numpy as np
 import pytest
 
-from odcsim import InputError, Simulation, Trace
+from odcsim import Simulation, Trace
 from odcsim.cli import main
 from odcsim.decide import room
 from odcsim.decide.advice import reply, ways
-from odcsim.decide.advice.offers import Refused, advise, offer
+from odcsim.decide.advice.offers import advise, offer
 from odcsim.decide.advice.wish import Wish
 from odcsim.executors import simulation
 from odcsim.question import FIELDS, Question
@@ -56,25 +56,6 @@ def test_what_would_be_within_both_is(advice):
         assert reply.rented(replace(advice, wish=replace(WISH, **limits))) is None
     for limits in ({"deadline": fastest}, {"budget": cheapest}):
         assert reply.rented(replace(advice, wish=replace(WISH, **limits)))
-
-
-@pytest.mark.parametrize(("change", "devices"), [({"model": "llama-3.1-70b"}, 4), ({}, 5)])
-def test_what_cannot_run_is_refused(change, devices):
-    assert isinstance(offer(wished(**change), "a100", devices), Refused)
-    some = advise(wished(**change, gpus=("a100",), prices={}, devices=(devices,)))
-    assert (some.offers, len(some.refused)) == ((), 1)
-
-
-WRONG = (
-    {"epochs": 0}, {"global_batch": 4000}, {"prices": {"h200": 3.0}}, {"prices": {}, "budget": 5.0},
-    {"prices": {"h100": 2.5}}, {"model": "qwen38b"}, {"gpus": ("h1000",)},
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("change", WRONG)
-def test_what_cannot_be_meant_is_refused(change):
-    with pytest.raises(InputError):
-        wished(**change)
 
 
 def test_prices_are_of_gpus_in_whatever_case():

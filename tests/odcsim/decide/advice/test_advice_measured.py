@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from odcsim import InputError, Trace, catalog
-from odcsim import advise as advised
+from odcsim import Trace, catalog
 from odcsim import profile as profiles
 from odcsim.catalog import fits
 from odcsim.decide import calibrate
@@ -52,12 +51,3 @@ def test_other_recompute_is_the_factor_on_what_is_estimated(path, again):
     assert (found.forward, found.backward, found.head) == (wanted.forward, wanted.backward, wanted.head)
     assert found.fidelity == ("scaled" if again == "full" else "extrapolated")
     assert (found.low < known.low, found.high > known.high) == (again != "full",) * 2
-
-
-def test_a_profile_that_fits_nothing_asked_is_refused(path):
-    with pytest.raises(InputError):
-        setting_of(replace(ASKED, gpu="a100", devices=8, profile=path))
-    words = {"devices": 8, "global_batch": 32, "profile": path}
-    for more in ({"gpus": ["a100", "h200"]}, {"gpus": "h100", "stack": "plain"}):
-        with pytest.raises(InputError):
-            advised("longalign", "qwen2.5-1.5b", **words | more)

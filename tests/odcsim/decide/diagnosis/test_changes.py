@@ -308,18 +308,6 @@ def test_lengths_that_are_all_alike_tell_no_squares_and_that_is_said(usual):
     assert found.replayed == pytest.approx(1, abs=CLOSE)
 
 
-def test_a_way_says_what_it_changes_of_microbatches_beside_their_deal():
-    said = []
-    for limit in (16384, 70000):
-        run = run_of(setting := setting_of(LENGTHS[0], minibatch=8, max_tokens=limit))
-        held = sum(len(step.microbatches) for step in run.steps) / len(run.steps) / run.ranks
-        for way in changes(run, found_of(run), {**ASKED, "max_tokens": 2 * setting.limit}).ways:
-            if way.effort != EFFORTS[0]:
-                said.append("microbatches a device" in way.way)
-                assert said[-1] == (not 0.8 <= way.row["microbatches"] / held <= 1.25), way
-    assert any(said)
-
-
 def test_gradients_that_are_summed_are_moved_as_they_were_seen():
     """A model that every rank holds whole: nothing is gathered."""
     run = run_of(setting_of(minibatches=4))

@@ -7,13 +7,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from diagnosed import SHARES, breakdown, diagnosis, of_ranks, seen, way
+from diagnosed import SHARES, breakdown, diagnosis, seen, way
 from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.cli import diagnosis_table
-from odcsim.decide.diagnosis import columns, words
-from odcsim.decide.diagnosis.found import PARTS, Changes, RankFound
+from odcsim.decide.diagnosis import words
+from odcsim.decide.diagnosis.found import PARTS, Changes
 
 SHARE = st.floats(0, 1)
 SOME = st.lists(SHARE, min_size=len(PARTS), max_size=len(PARTS)).filter(lambda some: sum(some) > 0.01)
@@ -61,20 +61,6 @@ FIRST, OTHER = way(1.40, "a setting"), way(1.41, "another engine")
 )
 def test_the_way_to_name_is_the_best_that_brings_something_for_certain(ways, best):
     assert diagnosis(ways=ways).best is (None if best is None else ways[best])
-
-
-def test_of_many_ranks_the_worst_are_shown_and_none_where_they_are_alike():
-    _, rows = columns.ranks(of_ranks(128).found)
-    assert [row[0] for row in rows] == [str(127 - n) for n in range(8)]
-    assert columns.ranks(diagnosis(ranks=tuple(RankFound(r, 0.5, 0.2, 1.0, 0.1) for r in range(8))).found)[1] == []
-
-
-def test_the_parts_of_the_table_are_those_of_the_step():
-    _, rows = columns.parts(diagnosis().found)
-    assert [row[0] for row in rows] == [*(PARTS[name] for name in PARTS if name in SHARES), "the step"]
-    assert sum(float(row[1].removesuffix(" s")) for row in rows[:-1]) == pytest.approx(9.07, abs=0.03)
-    assert rows[-1][1:3] == ("9.07 s", "100 %")
-    assert {row[3] for row in columns.parts(breakdown(SHARES, steps=1))[1][:-1]} == {"-"}
 
 
 def test_json_has_a_row_for_each_way_by_its_number():

@@ -95,15 +95,3 @@ def test_one_cause_is_named_and_no_other(sync, cause, clusters):
         assert told.share(cause) > 0.003
     assert all(told.share(name) < 0.01 for name in WAITING if name != cause)
     assert [rank.rank for rank in told.ranks if rank.pace != 1.0] == ([2] if cause == "device" else [])
-
-
-@pytest.mark.parametrize("sync", SYNCS)
-@pytest.mark.parametrize(("cause", "share"), [("device", 0.75), ("transfer", 1.0)])
-def test_a_cause_costs_what_the_simulation_saves_without_it(sync, cause, share, clusters):
-    """The slow device itself computes meanwhile: three of four wait for it."""
-    file = samples("even")
-    slow, plain = (float(usage(ran(sync, file, c)).makespan.mean()) for c in (clusters(cause), PLAIN))
-    before = found(sync, file).share(cause) * plain / slow
-    assert found(sync, file, clusters(cause)).share(cause) - before == pytest.approx(
-        share * (1 - plain / slow), abs=POINTS
-    )

@@ -106,18 +106,11 @@ def test_who_sees_another_odcsim_or_other_lengths_is_refused(lengths, monkeypatc
         point.check()
 
 
-WRONG = {
-    "devises": [2], "devices": [0, [2, "many"], []], "model": ["qwen3-9b"], "gpu": [["a100", "h1000"]],
-    "trace": ["longaling"], "cluster": ["no.toml"], "whole": ["yes"], "price": [-1], "epochs": [0],
-    "recompute": ["some"], "balancer": ["best"], "global_batch": [8],
-    "case": [[{"sync": "collective"}], {"gpu": "h100"}],
-}  # fmt: skip
-MANY = {"devices": list(range(1, 1002)), "seed": list(range(1000))}
-CHANGES = [SMALL | {key: value} for key, values in WRONG.items() for value in values] + [SMALL | MANY]
+WRONG = [SMALL | one for one in ({"cluster": "no.toml"}, {"epochs": 0}, {"balancer": "best"})]
 MISSING = [{key: SMALL[key] for key in SMALL if key != missing} for missing in SMALL]
 
 
-@pytest.mark.parametrize("grid", [*CHANGES, *MISSING, "nowhere.toml"])
+@pytest.mark.parametrize("grid", [*WRONG, *MISSING])
 def test_a_mistake_is_told_in_one_line(grid):
     with pytest.raises(InputError) as error:
         grid_of(grid)
