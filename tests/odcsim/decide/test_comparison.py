@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import odcsim
 from odcsim import Comparison, InputError, Simulation, balance, schedule, timeline
 from odcsim.catalog import fits
 from odcsim.cluster import Cluster
@@ -212,3 +213,21 @@ def test_a_queue_of_equal_lengths_is_none_and_seconds_say_where_they_are_from():
     timed = replace(measured, fidelity="extrapolated", timings=(Timing("settle", 2, 1e-3, 0.0),))
     given = replace(measured, fidelity="calibrated", publish=0.02)
     assert len({fits.own_origin(one) for one in (alike.cost.profile, timed, given)}) == 3
+
+
+CLUSTERS = {"shared": "nics_per_node = 1\n", "jitter": "jitter = 0.05\n", "swing": "swing = 0.2\nspell_seconds = 0.5\n"}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_command_that_predicts_answers_of_clusters_that_share_links_or_draw(name, tmp_path):
+    """By discrete events, with no word of who asks."""
+    lengths, small = "lognormal:median=700,sigma=0.9,max=4096,samples=200", {"gpu": "a100", "devices": 4}
+    small |= {"model": "tiny", "max_tokens": 8192, "cluster": str(tmp_path / "cluster.toml")}
+    asked, rows = {"trace": lengths, **small, "minibatch": 2, "minibatches": 3}, []
+    for text in ("nics_per_node = 2\n", CLUSTERS[name]):
+        (tmp_path / "cluster.toml").write_text("devices_per_node = 2\n" + text)
+        rows.append([row.makespan_seconds for row in compare(ask(**asked)).rows])
+    assert rows[0] != rows[1] == pytest.approx([row["makespan_seconds"] for row in odcsim.sweep(asked)])
+    assert all(row.training > 0 for row in odcsim.rl(lengths, **small, prompts=4, rollouts=2, steps=2).rows)
+    if name == "shared":
+        assert odcsim.break_even(lengths, **small, minibatch=2).regrets

@@ -142,8 +142,6 @@ def sides(gpu, devices, nic, how):
     cluster = replace(one.cost.cluster, nic_bandwidth=nic) if nic else one.cost.cluster
     found = sharding.limited(replace(one, cost=replace(one.cost, cluster=cluster)))
     return [seconds[0] for seconds in limit.seconds(found, [found.limit])]
-    found = sharding.limited(replace(one, cost=replace(one.cost, cluster=cluster)))
-    return [seconds[0] for seconds in limit.seconds(found, [found.limit])]
 
 
 def test_where_hybrid_leaves_a_side_too_little_room_it_is_full_and_else_stays():

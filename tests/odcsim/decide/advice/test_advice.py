@@ -8,14 +8,19 @@ from math import ceil
 import numpy as np
 import pytest
 
-from odcsim import Simulation, Trace
+from odcsim import Simulation, Trace, catalog
+from odcsim import profile as profiles
+from odcsim.catalog import fits
 from odcsim.cli import main
-from odcsim.decide import room
+from odcsim.decide import calibrate, room
 from odcsim.decide.advice import reply, ways
 from odcsim.decide.advice.offers import advise, offer
 from odcsim.decide.advice.wish import Wish
+from odcsim.decide.asking import setting_of
 from odcsim.executors import simulation
+from odcsim.profile import stretched
 from odcsim.question import FIELDS, Question
+from odcsim.recipe import RECOMPUTE, recipe_of
 from odcsim.results import capacity
 
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(7.3, 0.9, 2000), 8192).astype(np.int64) + 1
@@ -97,3 +102,35 @@ def test_what_idles_is_counted():
     site = ways.site(wish, "h100", 64)
     weights = site.drawn(site.settings[0])[0].weights
     assert one.best.busy == pytest.approx(weights.sum() / weights.max())
+
+
+# Seconds of a profile go to the kind of GPU that they were measured on, and to no other.
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Half as fast as is said of an H100."""
+    run = calibrate.Simulated(setting_of(replace(ASKED, gpu="h100", devices=8)), ("lb-micro", "collective"))
+    file = tmp_path_factory.mktemp("profiles") / "h100.json"
+    profiles.write(calibrate.by_rate(run, run.rate / 2).profile(), file)
+    return str(file)
+
+
+def test_its_own_kind_has_its_seconds_and_others_have_the_catalogs(path):
+    wish = wished(gpus=("h100", "a100"), devices=(8,), prices={})
+    measured, usual = (advise(replace(wish, question=replace(ASKED, profile=of))) for of in (path, None))
+    mine, theirs = ({offer.gpu: offer for offer in of.offers} for of in (measured, usual))
+    assert mine["h100"].seconds > 1.5 * theirs["h100"].seconds
+    assert mine["a100"].as_json() == theirs["a100"].as_json()
+    assert measured.as_json()["inputs"]["profile"] == path
+
+
+@pytest.mark.parametrize("again", RECOMPUTE)
+def test_other_recompute_is_the_factor_on_what_is_estimated(path, again):
+    """So that an advice compares two kinds of GPUs by as many ways to run."""
+    recipe, model, gpu = recipe_of({"recompute": again}), catalog.model("qwen2.5-1.5b"), catalog.gpu("h100")
+    known, found = profiles.read(path), fits.choose(model, gpu, 8, path, recipe)
+    wanted = stretched(fits.estimate(model, gpu, 8, recipe), known.factor)
+    assert (found.forward, found.backward, found.head) == (wanted.forward, wanted.backward, wanted.head)
+    assert found.fidelity == ("scaled" if again == "full" else "extrapolated")
+    assert (found.low < known.low, found.high > known.high) == (again != "full",) * 2

@@ -35,8 +35,8 @@ def tracks(draw, rank: int, begin: float, meetings: int):
 def meetings(draw, ranks: int, kinds: tuple[str, ...], longest: float):
     came = draw(st.dictionaries(st.integers(0, ranks - 1), st.floats(0, 0.75 * longest), max_size=ranks))
     there = draw(st.integers(1, ranks))
-    return Met(draw(st.sampled_from(kinds)), draw(st.sampled_from([0, 1, 10**8])), there, came,
-               draw(st.floats(0, longest)))  # fmt: skip
+    size, done = draw(st.sampled_from([0, 1, 10**8])), draw(st.floats(0, longest))
+    return Met(draw(st.sampled_from(kinds)), size, there, came, done)
 
 
 @st.composite
@@ -52,21 +52,27 @@ def microbatches(draw, ranks: int, seconds: st.SearchStrategy):
 
 
 @st.composite
-def tracked(draw):
-    ranks, steps = draw(st.integers(1, 4)), []
+def runs(draw, seconds=SECONDS, longest=1e3, tracked=False):
+    """Any run at all, with tracks of some ranks or none."""
+    ranks, steps, kinds = draw(st.integers(1, 4)), [], ("all-gather", "reduce-scatter", "all-reduce", "barrier")
     for number in range(draw(st.integers(1, 3))):
-        there = draw(st.lists(st.integers(0, ranks - 1), unique=True, max_size=ranks))
-        met = tuple(draw(st.lists(meetings(ranks, ("all-gather", "reduce-scatter"), 80), max_size=3)))
-        ran = draw(microbatches(ranks, st.sampled_from([0.0, 0.5, 2.0])))
+        there = draw(st.lists(st.integers(0, ranks - 1), unique=True, max_size=ranks)) if tracked else ()
+        met = tuple(draw(st.lists(meetings(ranks, kinds, longest), max_size=3)))
         begin = draw(st.sampled_from([0.0, 7.0 * number, 20.0 * number]))
         seen = tuple(draw(tracks(r, begin + draw(st.sampled_from([0.0, 0.1])), len(met))) for r in there)
-        steps.append(RanStep(number, draw(SHORT), ran, seen, met))
-    alike = draw(st.sampled_from([{}, {"a kernel": {r: 1.0 + 0.4 * (r == 1) for r in range(ranks)}}]))
-    return SeenRun("a test", ranks, tuple(range(ranks)), tuple(steps), draw(SYNCS), alike=alike)
+        took = draw(SHORT if tracked else st.floats(1e-6, 1e3))
+        steps.append(RanStep(number, took, draw(microbatches(ranks, seconds)), seen, met))
+    moved = st.builds(Transfer, st.sampled_from(kinds[:2]), st.just(ranks), st.just(10**6), SECONDS)
+    return SeenRun(
+        "a run", ranks, tuple(r for r in range(ranks) if tracked or draw(st.booleans())), tuple(steps), draw(SYNCS),
+        draw(st.integers(0, 3)), rests=draw(st.sampled_from(("lengths", "tokens", "seconds"))),
+        transfers=tuple(draw(st.lists(moved, max_size=3))), updates=tuple(draw(st.lists(SECONDS, max_size=3))),
+        alike=draw(st.sampled_from([{}, {"a kernel": {r: 1.0 + 0.4 * (r == 1) for r in range(ranks)}}])),
+    )  # fmt: skip
 
 
 @settings(max_examples=200)
-@given(tracked())
+@given(runs(st.sampled_from([0.0, 0.5, 2.0]), 80, tracked=True))
 def test_parts_sum_to_the_step_and_none_is_below_nothing(run):
     found = broken_down(run)
     assert [part.name for part in found.parts] == [*PARTS] == [*found.by_step]
@@ -83,25 +89,8 @@ def test_parts_sum_to_the_step_and_none_is_below_nothing(run):
     assert sum(part.share for part in found.parts) == pytest.approx(1.0 if found.seconds else 0.0)
 
 
-@st.composite
-def told(draw):
-    ranks, kinds = draw(st.integers(1, 4)), ("all-gather", "reduce-scatter", "all-reduce", "barrier")
-    steps = tuple(
-        RanStep(n, draw(st.floats(1e-6, 1e3)), draw(microbatches(ranks, SECONDS)), (),
-                tuple(draw(st.lists(meetings(ranks, kinds, 1e3), max_size=3))))
-        for n in range(draw(st.integers(1, 3)))
-    )  # fmt: skip
-    known = tuple(rank for rank in range(ranks) if draw(st.booleans()))
-    moved = st.builds(Transfer, st.sampled_from(kinds[:2]), st.just(ranks), st.just(10**6), SECONDS)
-    return SeenRun(
-        "a run", ranks, known, steps, draw(SYNCS), draw(st.integers(0, 3)),
-        transfers=tuple(draw(st.lists(moved, max_size=3))), updates=tuple(draw(st.lists(SECONDS, max_size=3))),
-        rests=draw(st.sampled_from(("lengths", "tokens", "seconds"))),
-    )  # fmt: skip
-
-
 @settings(max_examples=200)
-@given(told(), st.sampled_from(({}, {"model": "qwen3-1.7b", "gpu": "h100"}, {"trainer": "trl", "price": 2.0})))
+@given(runs(), st.sampled_from(({}, {"model": "qwen3-1.7b", "gpu": "h100"}, {"trainer": "trl", "price": 2.0})))
 def test_any_run_gets_gains_that_hold_together_or_is_told_why_not(run, asked):
     found = changes(run, found_of(run), asked)
     assert found.ways or found.cannot or found.replayed > 0

@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seen_runs import Known, drawn, run_of_known, step_seconds
+from seen_runs import OWN, Known, drawn, run_of_known
 
 from odcsim.decide.diagnosis.found import PARTS
 from odcsim.decide.diagnosis.parts import broken_down
 
-CAUSES = ("lengths", "device", "loader", "collector", "launch", "transfer")
-OWN = {"lengths": "lengths", "device": "pace", "loader": "loader", "collector": "collector", "launch": "host"}
+CAUSES = tuple(OWN)
 TOLD = ("lengths", "kernels", "nothing")
 WAITING = ("lengths", "device", "loader", "collector", "launch", "stages", "bubble", "untold")
 POINTS = 0.02
 
 
 def seconds(known: Known) -> float:
-    return step_seconds(run_of_known(known))
+    """Of all steps together."""
+    steps = run_of_known(known).steps
+    return float(max(t.edges[-1] for t in steps[-1].tracks) - min(t.edges[0] for t in steps[0].tracks))
 
 
 def lost(known: Known, cause: str) -> float:
@@ -59,15 +60,14 @@ def test_of_several_causes_each_has_between_what_it_adds_to_none_and_what_it_add
     """Who waits for two at once waits for the longer one, so what a cause costs hangs on which others there are."""
     rng = np.random.default_rng(seed)
     causes = CAUSES if seed % 2 else rng.choice(CAUSES, size=rng.integers(2, 5), replace=False).tolist()
-    known = replace(drawn(rng, set(causes), ranks=int(rng.integers(2, 9))), jitter=None)
+    known = replace(drawn(rng, set(causes), ranks=int(rng.integers(2, 9))), jitter=1.0)
     none = known
     for cause in causes:
         none = none.without(cause)
     for told in ("lengths", "kernels"):
         found = broken_down(run_of_known(known, told=told))
         for cause in causes:
-            name = OWN.get(cause, "bytes")
-            alone = replace(none, **{name: getattr(known, name)})
+            alone = replace(none, **{OWN[cause]: getattr(known, OWN[cause])})
             low, high = sorted((lost(alone, cause), lost(known, cause)))
             assert low / seconds(known) - POINTS <= found.share(cause) <= high / seconds(known) + POINTS
         assert sum(found.share(name) for name in WAITING if name not in causes) < 0.01
@@ -122,13 +122,11 @@ def test_of_some_ranks_what_they_waited_for_others_is_untold_and_the_rest_as_bef
 
 def test_the_interval_over_steps_holds_the_share_of_a_longer_run():
     """Of 90 % intervals from 10 steps each, about nine in ten hold what 400 steps come to."""
-    known = drawn(np.random.default_rng(5), {"lengths"}, ranks=4, steps=400)
-    truth, inside = broken_down(run_of_known(known)).share("lengths"), 0
-    run = run_of_known(known)
+    run = run_of_known(drawn(np.random.default_rng(5), {"lengths"}, ranks=4, steps=400))
+    truth, inside = broken_down(run).share("lengths"), 0
     for first in range(0, 400, 10):
-        part = next(
-            p for p in broken_down(replace(run, steps=run.steps[first : first + 10])).parts if p.name == "lengths"
-        )
+        parts = broken_down(replace(run, steps=run.steps[first : first + 10])).parts
+        [part] = [part for part in parts if part.name == "lengths"]
         assert part.low < part.share < part.high
         inside += part.low <= truth <= part.high
     assert 0.8 * 40 <= inside <= 40

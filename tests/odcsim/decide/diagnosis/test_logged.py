@@ -27,6 +27,10 @@ def true(**other):
     return replace(setting, cost=setting.cost.stretched(FACTOR))
 
 
+def without(name):
+    return {key: value for key, value in RUN.items() if key != name}
+
+
 def log_of(tmp_path, setting, way):
     usage = evaluate(setting, [way]).usages[0]
     tokens = [int(setting.trace.take(ids).sum()) for ids in setting.draw()]
@@ -82,7 +86,7 @@ def test_padding_is_a_part_of_its_own(tmp_path):
 def test_a_folder_is_as_good_as_the_log_in_it(tmp_path):
     way = WAYS[0]
     path, _ = log_of(tmp_path, true(), way)
-    words = {name: value for name, value in RUN.items() if name != "minibatches"} | {"balancer": way[0], "sync": way[1]}
+    words = without("minibatches") | {"balancer": way[0], "sync": way[1]}
     of_file, of_folder = (odcsim.diagnose(source, **words).as_json() for source in (path, tmp_path))
     assert {**of_folder, "inputs": None} == {**of_file, "inputs": None}
 
@@ -90,10 +94,9 @@ def test_a_folder_is_as_good_as_the_log_in_it(tmp_path):
 @pytest.mark.parametrize("missing", ["trace", "model", "gpu", "devices"])
 def test_what_does_not_say_the_run_is_refused(missing, tmp_path):
     path, _ = log_of(tmp_path, true(minibatches=4), ("native", "collective"))
-    asked = RUN | {"balancer": "native"}
-    assert logged([path], asked)
+    assert logged([path], RUN | {"balancer": "native"})
     with pytest.raises(InputError):
-        logged([path], {name: value for name, value in asked.items() if name != missing})
+        logged([path], without(missing) | {"balancer": "native"})
 
 
 def test_a_trainers_setting_is_a_way_and_flags_knows_it(tmp_path):

@@ -7,14 +7,12 @@ from odcsim import Simulation, catalog
 from odcsim.balance import balance
 from odcsim.cluster import Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
-from odcsim.decide.diagnosis.found import Breakdown
 from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.executors.simulation import simulate
 from odcsim.observed.timelines import run_of
 from odcsim.profile import Polynomial, Profile
 from odcsim.results.metrics import usage
 from odcsim.schedule import Header, Schedule, ScheduleFile
-from odcsim.timeline import Timeline
 
 MODEL = catalog.model("qwen2.5-0.5b")
 PROFILE = Profile(
@@ -24,36 +22,27 @@ PROFILE = Profile(
 )  # fmt: skip
 PLAIN = cluster_of(catalog.gpu("a100"), 4)
 SYNCS = ("collective", "deferred", "on-demand")
-CAUSES = {
-    "lengths": "",
-    "device": "[slow]\n2 = 1.25\n",
-    "transfer": "link_share = 0.1\n",
-    "untold": "jitter = 0.05\n",
-    "": "",
-}
+SLOW, LINKS, JITTER = "[slow]\n2 = 1.25\n", "link_share = 0.1\n", "jitter = 0.05\n"
+CAUSES = {"lengths": "", "device": SLOW, "transfer": LINKS, "untold": JITTER, "": ""}
 WAITING = ("lengths", "device", "loader", "collector", "launch", "stages", "bubble", "untold", "edges")
 POINTS = 0.02
 
 
 def samples(kind: str, seed: int = 0) -> ScheduleFile:
     """Twelve minibatches of four devices and three samples each: alike, or not."""
-    rng = np.random.default_rng(seed)
-    schedules = []
+    rng, schedules = np.random.default_rng(seed), []
     for _ in range(12):
-        lengths = (
-            np.full(12, 24000) if kind == "even" else np.clip(rng.lognormal(9.6, 0.8, 12), 1000, 60000).astype(int)
-        )
+        drawn = np.clip(rng.lognormal(9.6, 0.8, 12), 1000, 60000).astype(int)
+        lengths = np.full(12, 24000) if kind == "even" else drawn
         devices = balance("native", lengths, lengths.astype(float), 4, 60000)
         schedules.append(Schedule(tuple(lengths.tolist()), devices))
     return ScheduleFile(Header("native", MODEL.name, "a test", 60000, 4), tuple(schedules)).sealed()
 
 
-def ran(sync: str, file: ScheduleFile, cluster: Cluster = PLAIN) -> Timeline:
-    return simulate(file, Simulation(Cost(MODEL, PROFILE, cluster), sync, "des"))
-
-
-def found(sync: str, file: ScheduleFile, cluster: Cluster = PLAIN) -> Breakdown:
-    return broken_down(run_of(ran(sync, file, cluster), file))
+def ran(sync: str, file: ScheduleFile, cluster: Cluster):
+    """What usage says of it, and what is found."""
+    line = simulate(file, Simulation(Cost(MODEL, PROFILE, cluster), sync, "des"))
+    return usage(line), broken_down(run_of(line, file))
 
 
 @pytest.fixture
@@ -71,8 +60,7 @@ def clusters(tmp_path):
 def test_parts_are_what_usage_says_of_the_timeline(sync, clusters):
     """But for bytes that move while nobody but the last to come is at work: usage calls them a gather or a push, and
     they wait for who came last."""
-    file, cluster = samples("uneven"), clusters("device", "untold")
-    used, told = usage(ran(sync, file, cluster)), found(sync, file, cluster)
+    used, told = ran(sync, samples("uneven"), clusters("device", "untold"))
     parts = used.idle_parts()
     assert told.seconds == pytest.approx(used.makespan.mean())
     waited = sum(told.share(name) for name in ("lengths", "device", "untold"))
@@ -84,8 +72,7 @@ def test_parts_are_what_usage_says_of_the_timeline(sync, clusters):
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("cause", CAUSES)
 def test_one_cause_is_named_and_no_other(sync, cause, clusters):
-    file = samples("uneven" if cause == "lengths" else "even")
-    told, used = found(sync, file, clusters(cause)), usage(ran(sync, file, clusters(cause)))
+    used, told = ran(sync, samples("uneven" if cause == "lengths" else "even"), clusters(cause))
     parts = used.idle_parts()
     if cause == "transfer":
         assert told.share("transfer") == pytest.approx(parts["gather"] + parts["push"], abs=POINTS)

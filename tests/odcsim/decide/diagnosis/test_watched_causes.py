@@ -9,9 +9,8 @@ from watches import met, ran, step, wrote
 from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.observed.files import read
 
-LENGTHS = st.lists(
-    st.lists(st.lists(st.integers(100, 4000), min_size=2, max_size=2), min_size=3, max_size=3), min_size=6, max_size=6
-)
+HELD = st.lists(st.integers(100, 4000), min_size=2, max_size=2)
+LENGTHS = st.lists(st.lists(HELD, min_size=3, max_size=3), min_size=6, max_size=6)
 
 
 @pytest.fixture(scope="module")
