@@ -44,6 +44,28 @@ MORE = [
     ("rl", {"updates": 2, "forward_passes": 0, "critic": True, "generation_seconds": "3min", "reshard": False}),
     ("rl", {"forward_passes": 3, "critic": False, "generation_seconds": 12.5, "recompute": "none"}),
 ]
+WRONG = {  # beside what the approved texts show
+    "advise": {
+        "gpus": [[], "h10"], "devices": [0, [8, 8.5]], "global_batch": [None], "budget": [-1], "price": [-1, True],
+        "offload": [3],
+    },
+    "break-even": {"devices": ["two", inf], "gpu": [None]},
+    "rl": {"prompts": [0], "updates": [3], "generation_seconds": [-1], "gpu": [None], "devices": [0]},
+}  # fmt: skip
+WRONGS = [(door, name, value) for door, some in WRONG.items() for name, values in some.items() for value in values]
+GRID = {
+    "trace": "lognormal:median=800,sigma=0.8,max=4000", "model": MODEL, "gpu": "a100", "devices": [2, 4],
+    "minibatch": 4, "minibatches": 2, "max_tokens": [4000, 100], "balancer": ["lb-micro", "lb-mini"],
+}  # fmt: skip
+SPEC = "lognormal:median=900,sigma=0.5,max=4096"
+ROWS = {"model": MODEL, "gpu": "h100"}
+RUN = ROWS | {"trace": SPEC, "devices": 4, "minibatch": 8, "max_tokens": 8192, "minibatches": 20}
+FITS = {
+    "microbatches": ("microbatches.csv", ROWS | {"recompute": "none"}),
+    "steps": ("steps.jsonl", RUN),
+    "way": ("steps.jsonl", RUN | {"sync": "on-demand", "balancer": "lb-mini"}),
+    "rate": (None, RUN | {"measured_tokens_per_second": 40_000.0}),
+}
 
 
 def flags(words):
@@ -127,29 +149,12 @@ def test_answers_are_shown_in_short_and_of_nothing_that_runs_nothing_is_recorded
     assert unfit.regrets == ()
 
 
-WRONG = {  # beside what the approved texts show
-    "advise": {
-        "gpus": [[], "h10"], "devices": [0, [8, 8.5]], "global_batch": [None], "budget": [-1], "price": [-1, True],
-        "offload": [3],
-    },
-    "break-even": {"devices": ["two", inf], "gpu": [None]},
-    "rl": {"prompts": [0], "updates": [3], "generation_seconds": [-1], "gpu": [None], "devices": [0]},
-}  # fmt: skip
-WRONGS = [(door, name, value) for door, some in WRONG.items() for name, values in some.items() for value in values]
-
-
 @pytest.mark.parametrize(("door", "name", "value"), WRONGS)
 def test_a_wrong_word_is_refused_in_one_line(door, name, value):
     with pytest.raises(odcsim.InputError) as refused:
         DOORS[door](TRACE, MODEL, **USUAL[door] | {name: value})
     assert "\n" not in str(refused.value)
     assert "--" not in str(refused.value)
-
-
-GRID = {
-    "trace": "lognormal:median=800,sigma=0.8,max=4000", "model": MODEL, "gpu": "a100", "devices": [2, 4],
-    "minibatch": 4, "minibatches": 2, "max_tokens": [4000, 100], "balancer": ["lb-micro", "lb-mini"],
-}  # fmt: skip
 
 
 def test_records_of_a_grid_have_the_columns_of_every_table():
@@ -164,16 +169,6 @@ def test_records_of_a_grid_have_the_columns_of_every_table():
 
 
 # A fit.
-
-SPEC = "lognormal:median=900,sigma=0.5,max=4096"
-ROWS = {"model": MODEL, "gpu": "h100"}
-RUN = ROWS | {"trace": SPEC, "devices": 4, "minibatch": 8, "max_tokens": 8192, "minibatches": 20}
-FITS = {
-    "microbatches": ("microbatches.csv", ROWS | {"recompute": "none"}),
-    "steps": ("steps.jsonl", RUN),
-    "way": ("steps.jsonl", RUN | {"sync": "on-demand", "balancer": "lb-mini"}),
-    "rate": (None, RUN | {"measured_tokens_per_second": 40_000.0}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -215,17 +210,14 @@ def test_a_fit_takes_lengths_themselves_and_writes_nothing(folder, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-BAD_FITS = [
+@pytest.mark.parametrize(("sources", "words"), [
     ([], {}), (3, {}), ("nowhere.csv", ROWS), ("nowhere.csv", {"trace": SPEC}), (".", {"trace": SPEC}),
     ([], {"measured_tokens_per_second": -1}), ("microbatches.csv", {}), ("microbatches.csv", ROWS | {"seed": 3}),
     ("microbatches.csv", ROWS | {"output": "microbatches.csv"}), ("steps.jsonl", {"model": MODEL}),
     ("steps.jsonl", {"measured_tokens_per_second": 5}), ("steps.jsonl", RUN | {"sync": "none"}),
     ("steps.jsonl", RUN | {"balancer": "lb-mni"}), ("steps.jsonl", RUN | {"devices": 0}),
     ("steps.jsonl", RUN | {"balancer": "lb-mini"}),  # whose counts are free
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("sources", "words"), BAD_FITS)
+])  # fmt: skip
 def test_what_cannot_be_fitted_is_refused_and_writes_nothing(folder, monkeypatch, sources, words):
     monkeypatch.chdir(folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -24,6 +24,8 @@ RUN = {
     "minibatch": 8, "max_tokens": 8192, "minibatches": 100,
 }  # fmt: skip
 WAYS = (("lb-micro", "collective"), ("native", "deferred"), ("lb-robust", "on-demand"))
+FLAGS = [RUN["trace"], *"--model qwen3-1.7b --gpu h100 --devices 4 --minibatch 8 --max-tokens 8192".split()]
+RATE = ["--measured-tokens-per-second", "30,000"]
 
 
 @cache
@@ -179,10 +181,6 @@ def test_a_profile_holds_for_the_flags_of_its_run(tmp_path):
     for more in ({"attention": "usual"}, {"stack": "plain"}):
         with pytest.raises(InputError):
             odcsim.ask(**run | more, profile=path)
-
-
-FLAGS = [RUN["trace"], *"--model qwen3-1.7b --gpu h100 --devices 4 --minibatch 8 --max-tokens 8192".split()]
-RATE = ["--measured-tokens-per-second", "30,000"]
 
 
 def rows_of(argv, capsys):

@@ -25,6 +25,14 @@ from odcsim.results import columns, metrics
 from odcsim.results.intervals import apart, interval
 from odcsim.results.summary import REFERENCE, row
 
+MINI = ("lb-mini", "on-demand")
+REST = [("lb-micro", sync) for sync in SYNCS]
+TWO_NODES = {
+    "trace": "lognormal:median=3000,sigma=1.5,max=16000", "model": "qwen3-0.6b", "gpu": "a100", "devices": 4,
+    "devices_per_node": 2, "minibatch": 3, "minibatches": 2, "max_tokens": 16000,
+}  # fmt: skip
+CLUSTERS = {"shared": "nics_per_node = 1\n", "jitter": "jitter = 0.05\n", "swing": "swing = 0.2\nspell_seconds = 0.5\n"}
+
 
 @pytest.fixture(scope="module")
 def compared(setting) -> Comparison:
@@ -76,14 +84,6 @@ def test_at_minibatch_one_all_are_equal_inside_a_node():
     seconds = [r.makespan_seconds for r in found.rows]
     assert max(seconds) - min(seconds) <= 20 * 20e-6 * 1.001
     assert max(seconds) > min(seconds)
-
-
-MINI = ("lb-mini", "on-demand")
-REST = [("lb-micro", sync) for sync in SYNCS]
-TWO_NODES = {
-    "trace": "lognormal:median=3000,sigma=1.5,max=16000", "model": "qwen3-0.6b", "gpu": "a100", "devices": 4,
-    "devices_per_node": 2, "minibatch": 3, "minibatches": 2, "max_tokens": 16000,
-}  # fmt: skip
 
 
 def _values(name):
@@ -213,9 +213,6 @@ def test_a_queue_of_equal_lengths_is_none_and_seconds_say_where_they_are_from():
     timed = replace(measured, fidelity="extrapolated", timings=(Timing("settle", 2, 1e-3, 0.0),))
     given = replace(measured, fidelity="calibrated", publish=0.02)
     assert len({fits.own_origin(one) for one in (alike.cost.profile, timed, given)}) == 3
-
-
-CLUSTERS = {"shared": "nics_per_node = 1\n", "jitter": "jitter = 0.05\n", "swing": "swing = 0.2\nspell_seconds = 0.5\n"}
 
 
 @pytest.mark.parametrize("name", CLUSTERS)

@@ -11,12 +11,20 @@ from odcsim import Trace
 from odcsim.decide.comparison import compare
 
 PAIRS = ("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-mini", "on-demand")
-
-
-def lengths(seed: int = 1, groups: int = 160) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    means = rng.lognormal(8, 0.8, groups)
-    return np.clip(np.repeat(means, 8) * rng.lognormal(0, 0.1, 8 * groups), 16, 32_768).astype(np.int64)
+RNG = np.random.default_rng(1)
+LENGTHS = np.repeat(RNG.lognormal(8, 0.8, 160), 8) * RNG.lognormal(0, 0.1, 8 * 160)
+FILE = Trace("file", np.clip(LENGTHS, 16, 32_768).astype(np.int64))
+COLUMN = replace(FILE, group=np.repeat(np.arange(160), 8))
+SHUFFLE = np.random.default_rng(1).permutation(FILE.size)
+SHUFFLED = Trace("shuffled", FILE.lengths[SHUFFLE])
+HALVES = np.repeat(np.arange(FILE.size), 2)
+GROUPED = {
+    "by order": FILE,
+    "by column": COLUMN,
+    "both": Trace("both", SHUFFLED.lengths, group=COLUMN.group[SHUFFLE]),
+    "packed": Trace("packed", FILE.lengths[HALVES] // 2, bundle=HALVES, unit="row"),
+}
+TABLE = Trace("table", *np.unique(FILE.lengths, return_counts=True))
 
 
 def ask(trace: Trace, **words):
@@ -29,12 +37,6 @@ def width(setting):
     return row.speedup_high - row.speedup_low
 
 
-FILE = Trace("file", lengths())
-COLUMN = replace(FILE, group=np.repeat(np.arange(160), 8))
-SHUFFLE = np.random.default_rng(1).permutation(FILE.size)
-SHUFFLED = Trace("shuffled", FILE.lengths[SHUFFLE])
-
-
 def test_a_run_is_as_uncertain_as_its_prompts():
     """`advise`, `compare --epochs` and `rl` tell a run's seconds of a dataset that the file is a part of."""
     widths = []
@@ -45,16 +47,6 @@ def test_a_run_is_as_uncertain_as_its_prompts():
         row = found.whole_run.over(found.row("lb-mini", "on-demand"))
         widths.append((row.model_high - row.model_low) / row.makespan_seconds)
     assert widths[0] > 1.8 * widths[1]
-
-
-HALVES = np.repeat(np.arange(FILE.size), 2)
-GROUPED = {
-    "by order": FILE,
-    "by column": COLUMN,
-    "both": Trace("both", SHUFFLED.lengths, group=COLUMN.group[SHUFFLE]),
-    "packed": Trace("packed", FILE.lengths[HALVES] // 2, bundle=HALVES, unit="row"),
-}
-TABLE = Trace("table", *np.unique(FILE.lengths, return_counts=True))
 
 
 def test_intervals_are_wider_by_groups_however_they_are_known_and_of_all_there_is_none_are_counted():

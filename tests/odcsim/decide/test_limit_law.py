@@ -17,6 +17,8 @@ from odcsim.results import capacity
 
 MODELS = ("qwen3-0.6b", "qwen2.5-1.5b", "qwen2.5-7b")
 SIDES = ("collective", "on-demand")
+CHAT = Trace("chat", np.minimum(np.random.default_rng(1).lognormal(7.3, 0.9, 4000), 8192).astype(np.int64) + 1)
+H100 = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 8}
 
 
 def drawn(seed):
@@ -100,10 +102,6 @@ def test_so_it_is_whatever_the_seconds_are(seed, monkeypatch):
     monkeypatch.setattr(limit, "limits", lambda _: tried)
     monkeypatch.setattr(limit, "seconds", lambda *_, **__: seconds)
     least_loss(setting, tried, seconds)
-
-
-CHAT = Trace("chat", np.minimum(np.random.default_rng(1).lognormal(7.3, 0.9, 4000), 8192).astype(np.int64) + 1)
-H100 = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 8}
 
 
 def test_a_limit_that_was_given_stays_and_one_sample_that_fills_a_device_leaves_no_choice():

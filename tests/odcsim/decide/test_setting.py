@@ -110,18 +110,6 @@ def test_a_profile_of_an_unknown_machine_with_measured_transfers_is_one_node_of_
         cost_of(fit.model, None, path, 12)
 
 
-def test_a_plan_says_where_it_comes_from(setting):
-    calls = []
-    header = plan(setting, "sorted-slice", advance=lambda: calls.append(1)).header
-    assert len(calls) == setting.minibatches
-    assert (header.balancer, header.model, header.trace) == ("sorted-slice", MODEL, "longalign")
-    assert header.weights == f"published fit: {setting.cost.profile.origin}"
-    assert (header.max_tokens, header.devices, header.seed, header.in_order) == (65536, 4, 0, False)
-    assert header.digest == plan(setting, "sorted-slice").header.digest
-    others = plan(replace(setting, seed=1), "sorted-slice"), plan(setting, "lb-micro")
-    assert header.digest not in [other.header.digest for other in others]
-
-
 @pytest.mark.parametrize("given", [[1, [2]], [1.5, 2], [0], [[1, 2]], [], ["a"], None, 5, [2**70]])
 def test_what_is_no_row_of_lengths_is_refused(given):
     with pytest.raises(InputError):

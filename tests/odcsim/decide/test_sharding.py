@@ -17,6 +17,10 @@ from odcsim.results import capacity
 CHAT = "uniform:min=500,max=4000,samples=400"
 TRACE = load(CHAT)
 SMALL = {"gpu": "h100", "minibatch": 2, "minibatches": 2, "max_tokens": 6000}
+NO_CHOICE = [("qwen2.5-32b", {}), ("qwen3-8b", {"devices": 12}), ("qwen3-8b", {"trainer": "slime"})]
+PAIRS = [("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-robust", "on-demand")]
+TIGHT = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 2}  # for a model of 14B: hybrid leaves less room
+SQUEEZED = "deepcoder-rl", "r1-distill-qwen-14b"
 
 
 def setting(model="qwen3-8b", devices=16, **more):
@@ -45,18 +49,12 @@ def test_on_several_nodes_that_hold_it_it_is_hybrid_for_all_rows():
     assert fixed(usual)["sharding_because"] == sharding.USUAL
 
 
-NO_CHOICE = [("qwen2.5-32b", {}), ("qwen3-8b", {"devices": 12}), ("qwen3-8b", {"trainer": "slime"})]
-
-
 @pytest.mark.parametrize(("model", "more"), NO_CHOICE)
 def test_where_hybrid_is_no_choice_it_is_full_and_says_why(model, more):
     usual, full = setting(model, **more), setting(model, **more, sharding="full")
     assert without_reason(usual) == full
     assert usual.sharded_by not in ("", sharding.USUAL)
     assert fixed(usual)["sharding_because"] == usual.sharded_by
-
-
-PAIRS = [("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-robust", "on-demand")]
 
 
 @pytest.mark.drawn(10)
@@ -119,10 +117,6 @@ def test_what_passes_between_two_nodes_of_eight():
     assert sum(once) == pytest.approx(3.07, abs=0.05)  # of a minibatch, however many microbatches it has
     hybrid = cost.by(sharding="hybrid").program(5)
     assert sum(hybrid.leaves_node(step) for step in hybrid.steps) == 2
-
-
-TIGHT = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 2}  # for a model of 14B: hybrid leaves less room
-SQUEEZED = "deepcoder-rl", "r1-distill-qwen-14b"
 
 
 @pytest.mark.parametrize("devices", [16, 32])

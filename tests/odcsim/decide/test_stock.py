@@ -20,6 +20,8 @@ from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED
 RNG = np.random.default_rng(3)
 CHATS = Trace("chats", np.minimum(RNG.lognormal(5.5, 1, 3000).astype(int) + 1, 4000))
 WORDS = {"gpu": "h100", "devices": 4, "minibatch": 24, "minibatches": 2}
+LONG = Trace("long", np.array([100] * 900 + [4000]))
+PAIRS = replace(CHATS, bundle=np.arange(3000) // 2, unit="pair")
 
 
 def asked(trainer, **more):
@@ -80,10 +82,6 @@ def test_an_advice_ranks_what_the_trainer_runs():
         assert row["sharding"] == "full"
 
 
-LONG = Trace("long", np.array([100] * 900 + [4000]))
-PAIRS = replace(CHATS, bundle=np.arange(3000) // 2, unit="pair")
-
-
 def test_pairs_are_not_packed_and_rows_that_are_another_batch_left_out():
     setting = ask(PAIRS, "qwen3-0.6b", trainer="trl", **WORDS)
     assert {way.rule.balancer for way, _ in stock.chosen(setting, TRAINERS["trl"])} <= {IN_PADDED, IN_BATCHES}
@@ -99,14 +97,11 @@ def test_where_nothing_of_the_trainers_fits_no_row_of_it_is_called_fitting():
     assert answer(found).nothing_fits
 
 
-REFUSED = [
+@pytest.mark.parametrize(("trainer", "trace", "more"), [
     ("trl", CHATS, {"recompute": "operators"}),
     *(("axolotl", CHATS, more) for more in ({"reshard": False}, {"precision": "fp8"}, {"streams": "two"})),
     *((trainer, PAIRS, {}) for trainer in ("verl", "slime", "nemo-rl", "axolotl", "torchtitan")),
-]
-
-
-@pytest.mark.parametrize(("trainer", "trace", "more"), REFUSED)
+])  # fmt: skip
 def test_what_a_trainer_cannot_be_told_is_refused(trainer, trace, more):
     with pytest.raises(InputError):
         compare(ask(trace, "qwen3-0.6b", trainer=trainer, **WORDS | more))

@@ -21,6 +21,7 @@ EVEN = odcsim.Trace("even", np.full(640, 2048))
 RUN = {"gpu": GPU, "devices": 4, "minibatch": 4, "minibatches": 4, "max_tokens": 8192}
 WHY = "a wider interval, for what was not measured: "
 SPREAD = together(spreads(), kinds("ampere", catalog.model(MODEL), odcsim.ask(EVEN, MODEL, **RUN).cost.recipe))
+MORE = {"devices": {"devices_per_node": 16}, "minibatch": {}}
 
 
 def ran(path, **words):
@@ -49,7 +50,7 @@ def long(tokens: int):
 
 
 # By what is asked otherwise than the run was: which parts of the catalogue's spread that adds.
-CASES = [
+@pytest.mark.parametrize(("words", "names"), [
     ({}, []),
     ({"devices": 8}, ["devices"]),
     ({"devices": 2}, ["devices"]),
@@ -59,10 +60,7 @@ CASES = [
     ({"trace": long(8192), "minibatch": 1}, ["lengths"]),
     ({"trace": long(4096)}, ["lengths", "batch"]),
     ({"trace": long(1024), "devices": 64, "minibatch": 64, "sharding": "full"}, list(SHARES.keys() - {"sharding"})),
-]
-
-
-@pytest.mark.parametrize(("words", "names"), CASES)
+])  # fmt: skip
 def test_what_differs_adds_its_part_of_the_catalogues_spread_in_squares(fitted, words, names):
     usual, found = of(fitted), of(fitted, **words)
     added = INTERVAL * SPREAD * math.hypot(*(SHARES[name] for name in names))
@@ -78,9 +76,6 @@ def test_other_sharding_between_nodes_adds_all_of_it(tmp_path):
     assert reach(same) == pytest.approx(INTERVAL * REPEAT)
     assert reach(other) == pytest.approx(math.hypot(reach(same), INTERVAL * SPREAD))
     assert other.origin.count(", not ") == 1
-
-
-MORE = {"devices": {"devices_per_node": 16}, "minibatch": {}}
 
 
 @pytest.mark.parametrize("name", MORE)

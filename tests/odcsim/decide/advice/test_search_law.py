@@ -27,6 +27,7 @@ from odcsim.question import Question
 from odcsim.results import capacity
 
 MODELS = ("qwen3-0.6b", "qwen2.5-1.5b", "qwen2.5-7b")
+RNG = np.random.default_rng(7)
 
 
 def drawn(rng, median, sigma, count, most):
@@ -141,7 +142,6 @@ def test_most_ways_are_not_planned(monkeypatch):
     assert 0 < len(asked) < found.tried * 2 / 3
 
 
-RNG = np.random.default_rng(7)
 CASES = {
     "chat, two nodes": (drawn(RNG, 1500, 0.9, 600, 8192), "qwen3-8b", 16, 4),
     "long, one node": (drawn(RNG, 12_000, 0.8, 600, 65_536), "r1-distill-qwen-7b", 8, 4, 2, "a100"),

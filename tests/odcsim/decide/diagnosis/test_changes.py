@@ -29,6 +29,13 @@ from odcsim.recipe import Recipe
 
 CLOSE = 0.03
 LENGTHS = ("lognormal:median=2000,sigma=1.1,max=16384", "lognormal:median=5000,sigma=0.5,max=16384", "longalign")
+SETTINGS = st.builds(
+    setting_of, st.sampled_from(LENGTHS), devices=st.sampled_from((2, 4, 8)), minibatch=st.integers(2, 8),
+    seed=st.integers(0, 99), truncate=st.just(16384),
+)  # fmt: skip
+FIXTURES = ROOT / "tests/odcsim/observed/fixtures"
+CAUSES = json.loads((FIXTURES / "truth.json").read_text(encoding="utf-8"))["runs"]
+MENDED = {"loader": "data loader", "collector": "garbage", "device": "rank 1"}
 
 
 def told(setting, sync="collective", balancer="native", rests="lengths", asked=()):
@@ -69,12 +76,6 @@ def check(run, found, setting, beside=0.0, close=CLOSE):
     for way in dealt_anew(found):
         seconds = truly(setting, way.balancer, way.sync, way.max_tokens) + beside
         assert way.gain == pytest.approx(took(run) / float(seconds.sum()), rel=close)
-
-
-SETTINGS = st.builds(
-    setting_of, st.sampled_from(LENGTHS), devices=st.sampled_from((2, 4, 8)), minibatch=st.integers(2, 8),
-    seed=st.integers(0, 99), truncate=st.just(16384),
-)  # fmt: skip
 
 
 @settings(max_examples=15)
@@ -231,11 +232,6 @@ def test_settings_are_not_told_of_microbatches_that_nobody_looked_into(usual):
     assert {(way.max_tokens, way.setting) for way in found.ways} == {(0, "")}
     with pytest.raises(InputError):
         flags("trl", answer(found.inputs, [way.row for way in found.ways]), row=len(found.ways))
-
-
-FIXTURES = ROOT / "tests/odcsim/observed/fixtures"
-CAUSES = json.loads((FIXTURES / "truth.json").read_text(encoding="utf-8"))["runs"]
-MENDED = {"loader": "data loader", "collector": "garbage", "device": "rank 1"}
 
 
 @cache

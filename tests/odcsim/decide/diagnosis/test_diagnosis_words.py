@@ -17,6 +17,7 @@ from odcsim.decide.diagnosis.found import PARTS, Changes
 
 SHARE = st.floats(0, 1)
 SOME = st.lists(SHARE, min_size=len(PARTS), max_size=len(PARTS)).filter(lambda some: sum(some) > 0.01)
+FIRST, OTHER = way(1.40, "a setting"), way(1.41, "another engine")
 
 
 @given(SOME)
@@ -45,14 +46,10 @@ def test_tables_have_80_columns_whatever_they_hold(some, seconds):
     assert [line for line in diagnosis_table.lines(told) if len(line) > 80 and line not in known] == []
 
 
-FIRST, OTHER = way(1.40, "a setting"), way(1.41, "another engine")
-BEST = [  # of least effort among the fastest
+@pytest.mark.parametrize(("ways", "best"), [  # of least effort among the fastest
     ((way(1.01),), None), ((way(1.04),), None), ((way(1.5, fits=False),), None), ((way(1.06),), 0),
     ((FIRST, OTHER), 0), ((replace(FIRST, gain=1.3), OTHER), 1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("ways", "best"), BEST)
+])  # fmt: skip
 def test_the_way_to_name_is_the_best_that_brings_something_for_certain(ways, best):
     assert diagnosis(ways=ways).best is (None if best is None else ways[best])
 

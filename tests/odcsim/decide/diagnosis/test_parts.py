@@ -11,6 +11,7 @@ from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
 
 KINDS = dict(zip("CMTHLGES", "COMPUTE MEETING TRANSFER HOST LOADER COLLECTOR EDGE STAGE".split(), strict=True))
+PADDED = RanMicrobatch(0, 0, 6.0, lengths=(300, 100), computed=600)
 
 
 def track(rank, pieces, begin=0.0):
@@ -59,7 +60,6 @@ def test_steps_that_are_apart_are_broken_down_one_by_one_to_the_same_parts(monke
     assert [late.rank for late in found.late] == [late.rank for late in whole.late]
 
 
-PADDED = RanMicrobatch(0, 0, 6.0, lengths=(300, 100), computed=600)
 CASES = {  # what each rank did, its meetings, and the parts of the step
     "a wait is by what the last did longer": (
         ["C2:0 M9/0", "L2 C7:0 H8 M9/0"],

@@ -22,6 +22,8 @@ from odcsim.observed.stragglers import read
 pytest.importorskip("pyarrow")
 REAL = ROOT.parent / "shared/traces/straggler-trace-SE.parquet"
 CAUSES = ("lengths", "device", "stages", "loader", "collector", "launch", "untold")
+LAYERS = "layers moved until all stages take as long"
+DEALT = "the same microbatches reassigned to data-parallel ranks, by their seconds"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_replayed_from_its_passes_a_step_takes_as_long_as_it_did_and_parts_sum_t
     np.testing.assert_allclose(causes.seconds(lengths=True, device=True, stages=True, rest=True), grid.seconds)
 
 
-INJECTED = [
+@pytest.mark.parametrize(("injected", "causes"), [
     ({}, ""),
     ({"uneven": 0.4}, "lengths"),
     ({"slow": ((3, 1), 1.3)}, "device"),
@@ -77,22 +79,16 @@ INJECTED = [
     ({"uneven": 0.3, "slow": ((3, 1), 1.5), "stages": (1.0, 1.5)}, "lengths device stages"),
     ({"uneven": 0.3, "noise": 0.02}, "lengths"),
     ({"noise": 0.3}, "untold"),
-]
-
-
-@pytest.mark.parametrize(("injected", "causes"), INJECTED)
+])  # fmt: skip
 def test_what_was_injected_is_named_and_nothing_else(seen, injected, causes):
     assert named(seen(pipelines.made(steps=6, **injected))) == set(causes.split())
 
 
-SLOW = [
+@pytest.mark.parametrize(("place", "pace", "laid"), [
     ((3, 0), 1.3, {"steps": 6, "uneven": 0.3}),
     ((3, 1), 1.3, {"steps": 6, "uneven": 0.3}),
     ((7, 1), 1.2, {"steps": 4, "uneven": 0.6, "replicas": 40}),  # which is last in few steps
-]
-
-
-@pytest.mark.parametrize(("place", "pace", "laid"), SLOW)
+])  # fmt: skip
 def test_a_slow_device_is_named_with_its_rank_beside_uneven_lengths(seen, place, pace, laid):
     laid = pipelines.made(slow=(place, pace), **laid)
     found, slow = broken_down(seen(laid)), laid.rank(*place)
@@ -140,10 +136,6 @@ def relaid(run, laid, seconds):
     forward[grid.steps, grid.replicas, :, grid.numbers] = seconds[:, :, 0]
     backward[grid.steps, grid.replicas, :, grid.numbers] = seconds[:, :, 1]
     return pipelines.Laid(forward, backward, laid.late)
-
-
-LAYERS = "layers moved until all stages take as long"
-DEALT = "the same microbatches reassigned to data-parallel ranks, by their seconds"
 
 
 @pytest.mark.parametrize("stages", [(1.0, 1.5), (0.8, 1.5, 0.8)])

@@ -22,6 +22,8 @@ from odcsim.schedule import check
 
 DEVICES, UPDATES = 4, 2
 BATCH = RolloutBatch(prompts=16, rollouts=4, updates=UPDATES, steps=3)
+SPENT = st.floats(0, 20)
+SHARDED = {"full": {"devices": DEVICES}, "hybrid": {"devices": DEVICES, "devices_per_node": 2, "sharding": "hybrid"}}
 
 
 def recorded(groups=10, of=4, seed=0):
@@ -112,9 +114,6 @@ def test_seconds_of_a_step_add_up_and_all_devices_are_paid_for(rows, setting):
     assert replace(one, rate=None).as_json()["dollars"] is None
 
 
-SPENT = st.floats(0, 20)
-
-
 @given(st.tuples(st.floats(0.1, 1), st.floats(1, 10)), SPENT, SPENT, st.integers(0, 3), st.booleans())
 def test_what_is_computed_is_uncertain_and_generation_is_not(between, generation, rate, passes, critic):
     one = WholeStep("a", "b", 3.0, 1.0, Around(passes, critic, generation), between=between, rate=rate)
@@ -169,9 +168,6 @@ def test_the_interval_of_a_step_is_of_which_prompts_were_drawn(tmp_path):
         assert low < row.seconds < high
         held.append(low <= true[row.dealer + row.way] <= high)
     assert 0.85 <= np.mean(held) < 1
-
-
-SHARDED = {"full": {"devices": DEVICES}, "hybrid": {"devices": DEVICES, "devices_per_node": 2, "sharding": "hybrid"}}
 
 
 @pytest.mark.parametrize("sharding", SHARDED)

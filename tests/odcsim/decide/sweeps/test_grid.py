@@ -17,6 +17,12 @@ from odcsim.recipe import recipe_of
 from odcsim.recipe_flags import chosen
 
 SMALL = {"trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": 2, "minibatch": 2}
+NO_FLAGS = {
+    "output", "html", "json", "csv", "wide", "memory", "force", "help", "help_all", "cutoff", "sweep_max_tokens",
+    "measured_tokens_per_second",  # of one run, and not of every point: 'odcsim fit' makes a profile of it
+}  # fmt: skip
+WRONG = [SMALL | one for one in ({"cluster": "no.toml"}, {"epochs": 0}, {"balancer": "best"})]
+MISSING = [{key: SMALL[key] for key in SMALL if key != missing} for missing in SMALL]
 
 
 def asked(grid) -> list[dict]:
@@ -45,12 +51,6 @@ def test_words_of_a_recipe_are_those_of_its_file(tmp_path):
     recipe = 'recipe = "lean.toml"\nrecompute = ["full", "none"]\ncompile = [true, false]\n'
     found = [(o["recompute"], o["stack"], o["optimizer"]) for o in asked(written(tmp_path / "a.toml", SMALL, recipe))]
     assert found == [(again, stack, "8bit") for again in (True, False) for stack in ("compiled", "tuned")]
-
-
-NO_FLAGS = {
-    "output", "html", "json", "csv", "wide", "memory", "force", "help", "help_all", "cutoff", "sweep_max_tokens",
-    "measured_tokens_per_second",  # of one run, and not of every point: 'odcsim fit' makes a profile of it
-}  # fmt: skip
 
 
 def test_a_grid_knows_what_compare_asks_and_what_is_not_said_is_what_compare_takes():
@@ -104,10 +104,6 @@ def test_who_sees_another_odcsim_or_other_lengths_is_refused(lengths, monkeypatc
     trace.cache_clear()  # as in a worker that has not read it yet
     with pytest.raises(InputError):
         point.check()
-
-
-WRONG = [SMALL | one for one in ({"cluster": "no.toml"}, {"epochs": 0}, {"balancer": "best"})]
-MISSING = [{key: SMALL[key] for key in SMALL if key != missing} for missing in SMALL]
 
 
 @pytest.mark.parametrize("grid", [*WRONG, *MISSING])

@@ -36,6 +36,15 @@ SMALL = {
 }  # fmt: skip
 COMPARED = ["compare", SMALL["trace"], "--model", "tiny", "--gpu", "a100", "--minibatches", "2", "--csv"]
 SHARED = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NONE_RUNS = 'trace = "uniform:min=2,max=9,samples=8"\nmodel = "tiny"\ngpu = "a100"\ndevices = [8, 16]\nminibatch = 2\n'
+OWN = 'trace = "theirs.csv"\nmodel = "tiny"\ngpu = "a100"\ndevices = 2\nminibatch = 2\nminibatches = 2\n'
+HOLDS = """
+import pathlib, sys, time
+from odcsim.support.held import held
+with held(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -129,17 +138,10 @@ def test_what_shares_have_done_is_not_done_again(grid, whole, tmp_path, monkeypa
     assert output.read_bytes() == whole[0]
 
 
-NONE_RUNS = 'trace = "uniform:min=2,max=9,samples=8"\nmodel = "tiny"\ngpu = "a100"\ndevices = [8, 16]\nminibatch = 2\n'
-OWN = 'trace = "theirs.csv"\nmodel = "tiny"\ngpu = "a100"\ndevices = 2\nminibatch = 2\nminibatches = 2\n'
-
-
-MISTAKES = (
+@pytest.mark.parametrize("words", [
     "none-runs.toml -o out.csv", "own.toml -o theirs.csv --force", "own.toml -o notes.csv", "own.toml -o out.xlsx",
     "own.toml -o out.csv --shard 3/2", "own.toml -o out.csv --shard 0/2", "own.toml -o out.csv --jobs 0",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("words", MISTAKES)
+])  # fmt: skip
 def test_a_mistake_writes_nothing_and_nothing_of_the_users_over(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "none-runs.toml").write_text(NONE_RUNS)
@@ -153,15 +155,6 @@ def test_a_mistake_writes_nothing_and_nothing_of_the_users_over(words, tmp_path,
         code = stopped.code
     assert code == 2
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-HOLDS = """
-import pathlib, sys, time
-from odcsim.support.held import held
-with held(pathlib.Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
-"""
 
 
 class Disturbed(Executor):
@@ -270,16 +263,13 @@ def changed(path, change):
     path.write_text("\n".join([head, json.dumps(content), *rest, ""]))
 
 
-UNLIKE = [
+@pytest.mark.parametrize("change", [
     lambda rows: rows[0].update(makespan_seconds=3.5),
     lambda rows: rows[0].pop("idle"),
     lambda rows: rows[0].update(refused="no"),
     lambda rows: rows[0].update(memory_fits=not rows[0]["memory_fits"]),
     lambda rows: rows.append(rows[0]),
-]
-
-
-@pytest.mark.parametrize("change", UNLIKE)
+])  # fmt: skip
 def test_like_results_of_one_point_are_one_and_unlike_ones_are_refused(grid, whole, tmp_path, change):
     a, b, output = tmp_path / "a.csv.points", tmp_path / "b.csv.points", tmp_path / "out.csv"
     for points in (a, b):
