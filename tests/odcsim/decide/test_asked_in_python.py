@@ -168,9 +168,6 @@ def test_records_of_a_grid_have_the_columns_of_every_table():
     assert '<th scope="col">model</th>' not in shown
 
 
-# A fit.
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     home = tmp_path_factory.mktemp("measured")

@@ -6,11 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from odcsim import Trace
+from odcsim import Trace, compare
 from odcsim.decide import break_even
 from odcsim.decide.asking import setting_of
 from odcsim.decide.break_even import MINIBATCHES, curves, cv, lead, varied
-from odcsim.decide.comparison import compare
 from odcsim.decide.weights import WEIGHTS, regrets
 from odcsim.question import Question
 from odcsim.recipe import Recipe

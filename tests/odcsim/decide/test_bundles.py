@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim import InputError, Trace, balance
-from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare
+from odcsim import InputError, Trace, ask, balance, compare, plan
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
-from odcsim.decide.setting import drawn, plan
+from odcsim.decide.setting import drawn
 from odcsim.decide.whole_run import steps
 from odcsim.reading import limits
 

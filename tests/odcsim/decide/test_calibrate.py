@@ -83,7 +83,7 @@ def test_the_interval_holds_nine_of_ten():
     assert sum(missed(1.3, 0.04, 30, seed)[0] < 1 for seed in range(28)) >= 25
 
 
-def test_first_steps_and_those_that_saved_are_left_out():
+def test_first_steps_and_those_that_saved_are_left_out_and_a_batch_unlike_the_logged_one_is_doubted():
     seconds, tokens = (values[:60] for values in other_steps(1.3))
     slow = seconds.copy()
     slow[[0, 20, 40]] *= 9
@@ -91,6 +91,14 @@ def test_first_steps_and_those_that_saved_are_left_out():
     assert [step.step for step in found.left_out] == [1, 21, 41]
     assert found.factor == pytest.approx(clean.factor, rel=0.02)
     assert clean.left_out == ()
+    for times, doubts in ((1.1, 0), (2.0, 1)):
+        found = calibrate.by_steps(simulated(), log(times * seconds, times * tokens))
+        assert sum(line.startswith("doubtful") for line in calibrate.sentences(found)) == doubts
+    for noise in (0.0, 0.03):  # steps of like tokens tell one factor
+        alike = log(np.full(60, seconds.mean()), np.full(60, tokens.mean()), noise)
+        found = calibrate.by_steps(simulated(), alike)
+        assert (found.told, found.beside) == (False, 0.0)
+        assert found.factor == pytest.approx(1.3, rel=0.03)
 
 
 def test_long_steps_of_long_samples_are_no_outliers():
@@ -115,15 +123,6 @@ def test_steps_that_differ_enough_tell_what_a_step_takes_beside_its_tokens():
     assert optimizer == pytest.approx(simulated(**few).setting.cost.profile.optimizer + found.beside)
 
 
-def test_steps_of_like_tokens_tell_one_factor():
-    seconds, tokens = other_steps(1.3)
-    for noise in (0.0, 0.03):
-        alike = log(np.full(60, seconds.mean()), np.full(60, tokens.mean()), noise)
-        found = calibrate.by_steps(simulated(), alike)
-        assert (found.told, found.beside) == (False, 0.0)
-        assert found.factor == pytest.approx(1.3, rel=0.03)
-
-
 def test_a_row_of_several_optimizer_steps_is_told_by_its_tokens():
     """Each of them has what a step takes beside its tokens."""
     few = {"devices": 2, "minibatch": 1, "minibatches": 200}
@@ -133,14 +132,21 @@ def test_a_row_of_several_optimizer_steps_is_told_by_its_tokens():
     assert taken_for_one.factor > 1.5
 
 
-def test_on_other_numbers_of_devices_it_is_extrapolated(tmp_path):
-    found = calibrate.by_rate(simulated(), 30_000.0)
-    profiles.write(found.profile(), tmp_path / "p.json")
+def test_on_other_numbers_of_devices_it_is_extrapolated_and_for_the_flags_of_its_run(tmp_path):
+    path = str(tmp_path / "p.json")
+    profiles.write(calibrate.by_rate(simulated(), 30_000.0).profile(), path)
     for devices, fidelity in ((4, "scaled"), (8, "extrapolated")):
-        setting = odcsim.ask(**{**RUN, "devices": devices}, profile=str(tmp_path / "p.json"))
+        setting = odcsim.ask(**{**RUN, "devices": devices}, profile=path)
         assert evaluate(setting, [WAYS[0]]).fidelity == fidelity
         own = odcsim.ask(**{**RUN, "devices": devices}).cost.transfers(one_sided=True)["optimizer"]
         assert setting.cost.transfers(one_sided=True)["optimizer"] == pytest.approx(own)
+    run = {**RUN, "lora": 16, "attention": "fa3"}
+    profiles.write(calibrate.by_rate(calibrate.Simulated(odcsim.ask(**run), WAYS[0]), 30_000.0).profile(), path)
+    assert profiles.read(path).recipe == ("attention fa3", "lora 16")
+    recipe = odcsim.ask(**RUN, profile=path).cost.recipe
+    assert (recipe, recipe.lora) == (odcsim.ask(**run, profile=path).cost.recipe, 16)
+    with pytest.raises(InputError):
+        odcsim.ask(**run | {"attention": "usual"}, profile=path)
 
 
 def test_steps_without_tokens_hold_what_is_drawn_and_a_single_row_has_no_scatter():
@@ -155,13 +161,6 @@ def test_steps_without_tokens_hold_what_is_drawn_and_a_single_row_has_no_scatter
     assert told == [1, 1, 0]
 
 
-def test_a_batch_unlike_the_logged_one_is_doubted():
-    seconds, tokens = other_steps(1.3)
-    for times, doubts in ((1.1, 0), (2.0, 1)):
-        found = calibrate.by_steps(simulated(), log(times * seconds, times * tokens))
-        assert sum(line.startswith("doubtful") for line in calibrate.sentences(found)) == doubts
-
-
 def test_steps_that_no_compute_explains_are_refused():
     """Faster than their transfers alone, or of other tokens than are drawn."""
     far = simulated(devices=16, devices_per_node=2)
@@ -170,17 +169,6 @@ def test_steps_that_no_compute_explains_are_refused():
             calibrate.by_steps(far, tuple(LoggedStep(i, 1, seconds, tokens) for i in range(1, 9)))
     with pytest.raises(InputError):
         calibrate.by_rate(far, 1e9)
-
-
-def test_a_profile_holds_for_the_flags_of_its_run(tmp_path):
-    run, path = {**RUN, "lora": 16, "attention": "fa3"}, str(tmp_path / "p.json")
-    profiles.write(calibrate.by_rate(calibrate.Simulated(odcsim.ask(**run), WAYS[0]), 30_000.0).profile(), path)
-    assert profiles.read(path).recipe == ("attention fa3", "lora 16")
-    recipe = odcsim.ask(**RUN, profile=path).cost.recipe
-    assert (recipe, recipe.lora) == (odcsim.ask(**run, profile=path).cost.recipe, 16)
-    for more in ({"attention": "usual"}, {"stack": "plain"}):
-        with pytest.raises(InputError):
-            odcsim.ask(**run | more, profile=path)
 
 
 def rows_of(argv, capsys):

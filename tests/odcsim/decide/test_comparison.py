@@ -9,15 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import odcsim
-from odcsim import Comparison, InputError, Simulation, balance, schedule, timeline
+from odcsim import Comparison, InputError, Simulation, ask, balance, compare, plan, schedule, simulate, timeline
 from odcsim.catalog import fits
 from odcsim.cluster import Cluster
 from odcsim.decide import answer, examples
-from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare, pairs
+from odcsim.decide.comparison import pairs
 from odcsim.decide.evaluate import least_trusted, measure
-from odcsim.decide.setting import plan
-from odcsim.executors.simulation import simulate
 from odcsim.profile import Timing
 from odcsim.program import SYNCS
 from odcsim.recipe import ASKED, CHOICES

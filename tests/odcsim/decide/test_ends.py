@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from odcsim import catalog
+from odcsim import ask, catalog, compare
 from odcsim.catalog.estimates.compute import flops
-from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare
 from odcsim.profile import Polynomial, stretched
 from odcsim.recipe import Recipe
 

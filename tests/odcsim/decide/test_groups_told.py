@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import odcsim
-from odcsim import Trace
-from odcsim.decide.comparison import compare
+from odcsim import Trace, compare
 
 PAIRS = ("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-mini", "on-demand")
 RNG = np.random.default_rng(1)

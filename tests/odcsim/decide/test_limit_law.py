@@ -6,12 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from odcsim import Trace
+from odcsim import Trace, ask, compare, plan
 from odcsim.balance import standing_for
 from odcsim.decide import answer, answer_words, limit, room
-from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare
-from odcsim.decide.setting import plan
 from odcsim.executors import quick
 from odcsim.results import capacity
 

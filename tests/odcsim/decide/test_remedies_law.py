@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from odcsim import Trace
+from odcsim import Trace, ask
 from odcsim.decide import room
-from odcsim.decide.asking import ask
 from odcsim.decide.remedies import misfits, outliers, remedies
 
 CHOICES = {

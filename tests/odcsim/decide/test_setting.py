@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim import InputError, Setting, Trace, balance, profile, schedule
+from odcsim import InputError, Setting, Trace, ask, balance, plan, profile, schedule
 from odcsim.catalog import fits
-from odcsim.decide.asking import ask
-from odcsim.decide.setting import cost_of, drawn, plan
+from odcsim.decide.setting import cost_of, drawn
 from odcsim.heuristics.balancer import Work, assigned
 from odcsim.heuristics.scenarios import scenarios
 from odcsim.profile import Timing
@@ -58,13 +57,6 @@ def test_a_robust_plan_knows_what_grows_with_the_square_and_need_not_guess():
     assert not all(guessed)
 
 
-def test_in_order_keeps_the_recorded_order():
-    asked = ask(trace(list(range(1, 13))), MODEL, gpu="a100", devices=2, minibatch=3, minibatches=2, in_order=True)
-    found = plan(asked, "native").schedules
-    assert [s.lengths for s in found] == [(1, 2, 3, 4, 5, 6), (7, 8, 9, 10, 11, 12)]
-    assert found[0].devices == (((0,), (2,), (4,)), ((1,), (3,), (5,)))
-
-
 def test_a_limit_a_cluster_file_and_a_profile_have_their_source(tmp_path):
     (tmp_path / "c.toml").write_text("devices_per_node = 2\nlatency_us = 0\n")
     path = str(tmp_path / "p.json")
@@ -110,24 +102,22 @@ def test_a_profile_of_an_unknown_machine_with_measured_transfers_is_one_node_of_
         cost_of(fit.model, None, path, 12)
 
 
-@pytest.mark.parametrize("given", [[1, [2]], [1.5, 2], [0], [[1, 2]], [], ["a"], None, 5, [2**70]])
-def test_what_is_no_row_of_lengths_is_refused(given):
-    with pytest.raises(InputError):
-        ask(given, MODEL, gpu="a100")
+def test_what_is_no_row_of_lengths_and_a_trace_that_does_not_suit_are_refused():
+    for row in ([1, [2]], [1.5, 2], [0], [[1, 2]], [], ["a"], None, 5, [2**70]):
+        with pytest.raises(InputError):
+            ask(row, MODEL, gpu="a100")
+    unfit = (trace([5, 30]), 20), (trace([99, 5], counts=[0, 9]), 4), (trace([5]), -1), (trace([5]), 0)
+    for recorded, limit in unfit:
+        asked = Setting(recorded, ask(recorded, MODEL, gpu="a100", devices=2).cost, 2, limit)
+        with pytest.raises(InputError):
+            plan(asked, "native")
 
 
-def test_a_row_of_lengths_and_a_path_are_a_trace(tmp_path):
+def test_a_row_of_lengths_and_a_path_are_a_trace_and_in_order_keeps_the_recorded_order(tmp_path):
     (tmp_path / "a.csv").write_text("length\n5\n6\n")
     for one in ([5, 6], np.array([5, 6]), (5, 6), tmp_path / "a.csv"):
-        asked = ask(one, MODEL, gpu="a100", devices=1, minibatch=2, minibatches=1)
-        assert asked.trace.lengths.tolist() == [5, 6]
-
-
-UNFIT = [(trace([5, 30, 40]), 20), (trace([99, 5, 30], counts=[0, 9, 9]), 20), (trace([5]), -1), (trace([5]), 0)]
-
-
-@pytest.mark.parametrize(("recorded", "limit"), UNFIT)
-def test_a_trace_that_does_not_suit_is_refused(recorded, limit):
-    asked = Setting(recorded, ask(recorded, MODEL, gpu="a100", devices=2).cost, 2, limit)
-    with pytest.raises(InputError):
-        plan(asked, "native")
+        assert ask(one, MODEL, gpu="a100", devices=1, minibatch=2).trace.lengths.tolist() == [5, 6]
+    asked = ask(list(range(1, 13)), MODEL, gpu="a100", devices=2, minibatch=3, minibatches=2, in_order=True)
+    found = plan(asked, "native").schedules
+    assert [s.lengths for s in found] == [(1, 2, 3, 4, 5, 6), (7, 8, 9, 10, 11, 12)]
+    assert found[0].devices == (((0,), (2,), (4,)), ((1,), (3,), (5,)))

@@ -5,12 +5,10 @@ from math import inf
 
 import pytest
 
-from odcsim import network
+from odcsim import ask, compare, load, network
 from odcsim.decide import limit, room, sharding
-from odcsim.decide.asking import ask, asked, setting_of
-from odcsim.decide.comparison import compare
+from odcsim.decide.asking import asked, setting_of
 from odcsim.decide.fixed import fixed
-from odcsim.reading import load
 from odcsim.recipe import BY_RULE, Recipe
 from odcsim.results import capacity
 

@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim import InputError, Trace, advise, balance
+from odcsim import InputError, Trace, advise, ask, balance, compare, plan
 from odcsim.decide import stock
 from odcsim.decide.answer import answer
-from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare
-from odcsim.decide.setting import plan
 from odcsim.decide.whole_run import WholeRun, steps
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED

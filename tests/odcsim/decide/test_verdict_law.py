@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from odcsim import compare
 from odcsim.balance import advised, named
 from odcsim.decide import answer
-from odcsim.decide.comparison import compare
 from odcsim.decide.ends import Ends
 from odcsim.results import summary
 from odcsim.results.intervals import apart

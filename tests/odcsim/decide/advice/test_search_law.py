@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim import InputError, Trace
+from odcsim import InputError, Trace, ask, compare, plan
 from odcsim.balance import advised, standing_for
 from odcsim.decide import room, stock
 from odcsim.decide.advice import offers, reply, search, ways
 from odcsim.decide.advice.offers import Best, Offer, Pick
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare
 from odcsim.decide.evaluate import evaluate
-from odcsim.decide.setting import plan
 from odcsim.executors import quick
 from odcsim.neighbours import TRAINERS
 from odcsim.program import SYNCS

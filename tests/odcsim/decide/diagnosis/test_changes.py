@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ran_runs import ASKED, found_of, run_of, setting_of, slowed, truly
 from scripts import ROOT
 
-from odcsim import InputError
+from odcsim import InputError, flags, plan
 from odcsim.cli import main
 from odcsim.decide.diagnosis import columns, ran, seconds, tried
 from odcsim.decide.diagnosis.changes import changes
@@ -20,9 +20,8 @@ from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.decide.diagnosis.replay import replay
 from odcsim.decide.diagnosis.told import answer, worth
 from odcsim.decide.evaluate import evaluate, simulated
-from odcsim.decide.setting import assign, drawn, plan
+from odcsim.decide.setting import assign, drawn
 from odcsim.executors import simulation
-from odcsim.neighbours.asking import flags
 from odcsim.observed import files, timelines
 from odcsim.observed.run import Met
 from odcsim.recipe import Recipe

@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 
 import odcsim
-from odcsim import InputError
+from odcsim import InputError, flags
 from odcsim.decide import stock
 from odcsim.decide.diagnosis.found import EFFORTS, PARTS
 from odcsim.decide.diagnosis.logged import logged
 from odcsim.decide.diagnosis.told import answer
 from odcsim.decide.evaluate import evaluate
-from odcsim.neighbours.asking import flags
 
 RUN = {
     "trace": "lognormal:median=2000,sigma=1.0,max=8192", "model": "qwen3-1.7b", "gpu": "h100", "devices": 4,

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from odcsim import Simulation, catalog
+from odcsim import Simulation, catalog, simulate
 from odcsim.balance import balance
 from odcsim.cluster import Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.decide.diagnosis.parts import broken_down
-from odcsim.executors.simulation import simulate
 from odcsim.observed.timelines import run_of
 from odcsim.profile import Polynomial, Profile
 from odcsim.results.metrics import usage

@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim import InputError, Trace, catalog
+from odcsim import InputError, Trace, ask, catalog, compare, rl
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare
 from odcsim.decide.rollouts import pilot, whole
-from odcsim.decide.rollouts.asking import rl
 from odcsim.decide.rollouts.deals import DEALERS
 from odcsim.decide.rollouts.pilot import RolloutBatch
 from odcsim.decide.rollouts.whole import Around, WholeStep
