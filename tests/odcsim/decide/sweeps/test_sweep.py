@@ -107,6 +107,9 @@ def test_any_executor_and_every_form_give_the_same_rows(grid, whole, tmp_path):
         assert odcsim.sweep(grid, executor=executor) == alone
     texts = [{n: "" if v is None else str(v) for n, v in row.items()} for row in alone.records()]
     assert texts == table(whole[0].decode())
+    shown = alone._repr_html_()
+    assert shown.count("<tr>") == 1 + len(alone)
+    assert [f'<th scope="col">{name}</th>' in shown for name in ("devices", "refused", "model")] == [True, True, False]
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == alone
     parquet = pytest.importorskip("pyarrow.parquet")
     assert odcsim.sweep(grid, output=tmp_path / "out.parquet") == alone
