@@ -127,9 +127,9 @@ def test_a_trainer_of_plain_kernels_is_slower_than_the_same_plan_of_tuned_ones()
     assert plain.sample_parts(CHATS.lengths)[0].sum() > tuned.sample_parts(CHATS.lengths)[0].sum()
 
 
-@pytest.mark.parametrize(("trainer", "expected"), [("trl", 3 * 8), ("verl", 3 * 7), ("torchtitan", 24), (None, 24)])
-def test_an_epochs_last_step_is_counted_as_the_trainer_does(trainer, expected):
-    assert steps(Trace("t", np.full(790, 5)), 3, 100, trainer) == expected
+def test_an_epochs_last_step_is_counted_as_the_trainer_does():
+    for trainer, expected in (("trl", 3 * 8), ("verl", 3 * 7), ("torchtitan", 24), (None, 24)):
+        assert steps(Trace("t", np.full(790, 5)), 3, 100, trainer) == expected
 
 
 def test_the_engine_runs_what_is_run_without_a_trainer():

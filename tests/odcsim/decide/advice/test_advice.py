@@ -64,9 +64,9 @@ def test_what_would_be_within_both_is(advice):
 
 
 def test_prices_are_of_gpus_in_whatever_case():
-    one = replace(WISH, gpus=("H100", "a100"), prices={"h100": 2.5, "A100": 1.3})
-    assert one.prices == {"H100": 2.5, "a100": 1.3}
-    assert offer(replace(one, question=replace(ASKED, minibatches=2)), "H100", 4).dollars
+    wish = replace(wished(minibatches=2), gpus=("H100", "a100"), prices={"h100": 2.5, "A100": 1.3})
+    assert wish.prices == {"H100": 2.5, "a100": 1.3}
+    assert offer(wish, "H100", 4).dollars
 
 
 def test_two_ways_out_at_once_are_what_the_same_question_then_runs(capsys):
@@ -96,7 +96,7 @@ def test_a_cutoff_of_few_samples_that_makes_room_does_so():
 def test_what_idles_is_counted():
     """One sample is half of a step: more than a few devices have nothing to do."""
     wish = wished(trace=Trace("one long", np.array([30_000, *[500] * 63])), global_batch=64, prices={})
-    one = offer(replace(wish, gpus=("h100",), devices=(64,)), "h100", 64)
+    one = offer(wish, "h100", 64)
     assert one.as_json()["idle"] == one.row.idle > 0.8
     assert one.as_json()["mfu"] == one.row.mfu < 0.01
     site = ways.site(wish, "h100", 64)

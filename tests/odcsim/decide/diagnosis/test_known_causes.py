@@ -130,6 +130,15 @@ def test_the_interval_over_steps_holds_the_share_of_a_longer_run():
         assert part.low < part.share < part.high
         inside += part.low <= truth <= part.high
     assert 0.8 * 40 <= inside <= 40
+    one = broken_down(replace(run, steps=run.steps[:1]))
+    assert all(part.low == part.share == part.high for part in one.parts)
+    assert one.cannot
+
+
+def test_where_nothing_is_lost_all_is_compute():
+    known = Known(np.full((8, 4, 3), 6000), np.ones(4), *(np.zeros((8, 4)) for _ in range(3)), bytes=0.0)
+    found = broken_down(run_of_known(known))
+    assert (found.share("compute"), found.cannot) == (pytest.approx(1.0), ())
 
 
 @settings(max_examples=40)
@@ -142,16 +151,6 @@ def test_lengths_are_no_cause_where_all_ranks_hold_the_same(ranks, seed, noise, 
     known = replace(known, lengths=lengths, jitter=np.exp(rng.normal(0, noise, lengths.shape)))
     run = replace(run_of_known(known), sync="deferred" if deferred else "collective")
     assert broken_down(run).share("lengths") == 0.0
-
-
-def test_one_step_has_no_interval_and_where_nothing_is_lost_all_is_compute():
-    found = broken_down(run_of_known(drawn(np.random.default_rng(0), {"lengths"}, ranks=3, steps=1)))
-    assert all(part.low == part.share == part.high for part in found.parts)
-    assert found.cannot
-    known = Known(np.full((8, 4, 3), 6000), np.ones(4), *(np.zeros((8, 4)) for _ in range(3)), bytes=0.0)
-    found = broken_down(run_of_known(known))
-    assert found.share("compute") == pytest.approx(1.0)
-    assert found.cannot == ()
 
 
 @pytest.mark.parametrize("seed", range(4))
