@@ -121,12 +121,6 @@ def test_of_many_samples_some_are_packed_and_stand_for_all():
     assert packed.bundles.whole == pytest.approx(whole, rel=0.01)
 
 
-def test_a_trainer_of_plain_kernels_is_slower_than_the_same_plan_of_tuned_ones():
-    plain, tuned = asked("verl").cost, asked("verl", stack="tuned", loss="chunked").cost
-    assert [plain.recipe.kernels.stack, plain.recipe.kernels.loss] == ["plain", "whole"]
-    assert plain.sample_parts(CHATS.lengths)[0].sum() > tuned.sample_parts(CHATS.lengths)[0].sum()
-
-
 def test_an_epochs_last_step_is_counted_as_the_trainer_does():
     for trainer, expected in (("trl", 3 * 8), ("verl", 3 * 7), ("torchtitan", 24), (None, 24)):
         assert steps(Trace("t", np.full(790, 5)), 3, 100, trainer) == expected
