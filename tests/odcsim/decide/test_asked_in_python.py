@@ -1,7 +1,5 @@
 """Answers asked in Python: what the command says, their records, what they show in short, and what they refuse."""
 
-import csv
-import io
 import json
 from math import inf
 
@@ -28,7 +26,6 @@ USUAL = {
 DOORS = {"advise": odcsim.advise, "break-even": odcsim.break_even, "rl": odcsim.rl}
 DOORS["compare"] = lambda trace, model, **words: odcsim.compare(odcsim.ask(trace, model, **words))
 MORE = [
-    ("compare", {}),
     ("compare", {"price": 2.0, "epochs": 3.0}),
     ("advise", {"price": {"h100": 2.5}, "gpus": ("h100",), "devices": "8,5", "deadline": "90s", "truncate": 4096}),
     ("advise", {"price": "h100=$2.5", "gpus": "h100", "deadline": 40, "epochs": 0.5, "trainer": "trl"}),
@@ -90,14 +87,6 @@ def test_python_says_what_the_command_says(door, words, file, capsys):
     assert main([door, str(file), "--model", MODEL, *flags(asked), "--json"]) == 0
     answer = DOORS[door](file, MODEL, **asked)
     assert json.loads(json.dumps(answer.as_json())) == json.loads(capsys.readouterr().out)
-
-
-def test_csv_is_its_records(file, capsys):
-    words = USUAL["compare"] | {"price": 2.0, "epochs": 3.0}
-    assert main(["compare", str(file), "--model", MODEL, *flags(words), "--csv"]) == 0
-    records = DOORS["compare"](file, MODEL, **words).records()
-    texts = [{k: "" if v is None else str(v) for k, v in one.items()} for one in records]
-    assert list(csv.DictReader(io.StringIO(capsys.readouterr().out))) == texts
 
 
 def test_lengths_may_be_given_themselves(file):

@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from odcsim import Trace, compare
+import odcsim
+from odcsim import Trace
 from odcsim.decide import break_even
 from odcsim.decide.asking import setting_of
 from odcsim.decide.break_even import MINIBATCHES, curves, cv, lead, varied
@@ -52,19 +53,13 @@ def test_wrong_weights_cost_time_and_right_ones_do_not(monkeypatch):
     assert min(min(times.values()) for times in wrong.values()) > 0.98
 
 
-def test_a_lead_is_what_a_comparison_says_and_every_curve_passes_the_question_itself(made):
-    rows, here, best = compare(setting_of(ASKED), doubted=False).rows, lead(setting_of(ASKED)), {}
-    for sync in ("collective", "on-demand"):
-        known = break_even.balancers(sync)
-        best[sync] = min(r.makespan_seconds for r in rows if r.sync == sync and r.balancer in known)
-    assert here == pytest.approx(best["collective"] / best["on-demand"])
-    assert break_even.here(list(made.values())) == pytest.approx(here)
-    for curve in made.values():
-        if curve.name != "length variation":  # whose middle is rounded lengths
-            assert next(s.lead for s in curve.spots if s.label == curve.here) == pytest.approx(here)
+def test_lengths_that_do_not_vary_do_not_pay_and_links_may_be_shared(made, tmp_path):
     first = made["length variation"].spots[0]
     assert float(first.label) == 0
     assert first.lead < break_even.NOTABLE
+    (tmp_path / "cluster.toml").write_text("devices_per_node = 2\nnics_per_node = 1\n")
+    asked = {"gpu": "a100", "devices": 4, "minibatch": 2, "cluster": str(tmp_path / "cluster.toml")}
+    assert odcsim.break_even("lognormal:median=700,sigma=0.9,max=4096,samples=200", "tiny", **asked).regrets
 
 
 def test_at_a_crossing_the_answer_changes(made):

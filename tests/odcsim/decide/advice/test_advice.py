@@ -1,23 +1,19 @@
 """What an advice rests on: every way fits, the best is the best of those tried, and money follows from hours."""
 
-import json
 import re
 from dataclasses import replace
-from math import ceil
 
 import numpy as np
 import pytest
 
-from odcsim import Simulation, Trace, catalog
+from odcsim import Trace, catalog
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.cli import main
 from odcsim.decide import calibrate, room
 from odcsim.decide.advice import reply, ways
 from odcsim.decide.advice.offers import advise, offer
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.asking import setting_of
-from odcsim.executors import simulation
 from odcsim.profile import stretched
 from odcsim.question import FIELDS, Question
 from odcsim.recipe import RECOMPUTE, recipe_of
@@ -39,15 +35,8 @@ def wished(**change) -> Wish:
     return replace(WISH, question=replace(ASKED, **asked), **{n: v for n, v in change.items() if n not in asked})
 
 
-def test_hours_and_dollars_are_of_the_whole_run_and_the_cheapest_is_first(advice):
-    for one in advice.offers:
-        way = one.chosen.way
-        site = ways.site(WISH, one.gpu, one.devices)
-        mean = simulation.usage(site.plan(way, 3).schedules, Simulation(way.cost, executor="analytic")).makespan.mean()
-        assert one.seconds == pytest.approx(ceil(2000 * 3 / 32) * mean)
-        assert one.dollars == pytest.approx(one.seconds / 3600 * one.devices * WISH.prices[one.gpu])
-        assert way.setting.minibatch * one.devices == 32
-        assert one.row.microbatches >= 1
+def test_the_cheapest_is_first(advice):
+    """That hours and dollars are a comparison's is a law of all doors."""
     paid = [one.dollars for one in advice.offers]
     assert len(paid) == 4
     assert paid == sorted(paid)
@@ -67,16 +56,6 @@ def test_prices_are_of_gpus_in_whatever_case():
     wish = replace(wished(minibatches=2), gpus=("H100", "a100"), prices={"h100": 2.5, "A100": 1.3})
     assert wish.prices == {"H100": 2.5, "a100": 1.3}
     assert offer(wish, "H100", 4).dollars
-
-
-def test_two_ways_out_at_once_are_what_the_same_question_then_runs(capsys):
-    """Where no single one is enough."""
-    args = "--global-batch 64 --minibatches 2 --epochs 0.01 --gpus l40s --devices 8".split()
-    asked = ["advise", "lognormal:median=1800,sigma=1,max=32000,samples=900", "--model", "llama-3.1-70b", *args]
-    assert main(asked) == 0
-    cutoff = re.search(r"--lora 16 and --truncate (\d+)", capsys.readouterr().out)[1]
-    assert main([*asked, "--lora", "16", "--truncate", cutoff, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"]
 
 
 def test_a_cutoff_of_few_samples_that_makes_room_does_so():

@@ -20,7 +20,6 @@ from odcsim.schedule import check
 DEVICES, UPDATES = 4, 2
 BATCH = RolloutBatch(prompts=16, rollouts=4, updates=UPDATES, steps=3)
 SPENT = st.floats(0, 20)
-SHARDED = {"full": {"devices": DEVICES}, "hybrid": {"devices": DEVICES, "devices_per_node": 2, "sharding": "hybrid"}}
 
 
 def recorded(groups=10, of=4, seed=0):
@@ -165,18 +164,3 @@ def test_the_interval_of_a_step_is_of_which_prompts_were_drawn(tmp_path):
         assert low < row.seconds < high
         held.append(low <= true[row.dealer + row.way] <= high)
     assert 0.85 <= np.mean(held) < 1
-
-
-@pytest.mark.parametrize("sharding", SHARDED)
-def test_seconds_and_memory_are_those_of_a_comparison(sharding):
-    """The same minibatches, limit and recipe: two commands on one question do not contradict each other."""
-    run = pilot.run(recorded(40), BATCH, seed=0)
-    size = {"minibatch": BATCH.share(DEVICES), "max_tokens": 9000, "minibatches": 6, "in_order": True}
-    asked = ask(run, "qwen3-0.6b", gpu="h100", **size, **SHARDED[sharding])
-    compared = compare(asked)
-    for found in whole.steps(asked, UPDATES, Around()):
-        if found.dealer in ("lb-micro", "sorted-slice", "lb-mini"):
-            same = compared.row(found.dealer, found.way)
-            assert found.training * BATCH.steps == pytest.approx(same.makespan_seconds)
-            assert found.memory_bytes == pytest.approx(same.memory_bytes)
-            assert found.memory_fits == same.memory_fits

@@ -1,5 +1,5 @@
-"""However a sweep is run, its table is the same, and its rows are those of `odcsim compare`. Of two processes and one
-file of points nobody's rows are lost, whoever comes, stays or is killed, and when."""
+"""However a sweep is run, its table is the same; that rows are those of `odcsim compare` is a law of all doors. Of two
+processes and one file of points nobody's rows are lost, whoever comes, stays or is killed, and when."""
 
 import csv
 import errno
@@ -34,7 +34,6 @@ SMALL = {
     "trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": [2, 4],
     "minibatch": [2, 3], "minibatches": 2, "sync": ["collective", "on-demand"], "balancer": ["lb-micro", "lb-mini"],
 }  # fmt: skip
-COMPARED = ["compare", SMALL["trace"], "--model", "tiny", "--gpu", "a100", "--minibatches", "2", "--csv"]
 SHARED = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NONE_RUNS = 'trace = "uniform:min=2,max=9,samples=8"\nmodel = "tiny"\ngpu = "a100"\ndevices = [8, 16]\nminibatch = 2\n'
 OWN = 'trace = "theirs.csv"\nmodel = "tiny"\ngpu = "a100"\ndevices = 2\nminibatch = 2\nminibatches = 2\n'
@@ -73,22 +72,6 @@ def table(text: str) -> list[dict]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_the_rows_are_those_of_compare_and_a_point_that_cannot_run_says_so_in_its_row(whole, capsys):
-    rows = table(whole[0].decode())
-    assert list(rows[0]) == list(KINDS)
-    ways = [("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-mini", "on-demand")]
-    for devices in ("2", "4"):
-        assert main([*COMPARED, "--devices", devices, "--minibatch", "3"]) == 0
-        compared = {(r["balancer"], r["sync"]): r for r in table(capsys.readouterr().out)}
-        ours = [r for r in rows if (r["devices"], r["minibatch"]) == (devices, "3") and not r["refused"]]
-        assert [(r["balancer"], r["sync"]) for r in ours] == ways
-        for row in ours:
-            theirs = compared[row["balancer"], row["sync"]]
-            assert {name: row[name] for name in theirs} == theirs
-    [refused] = [row for row in rows if row["refused"]]
-    assert (refused["devices"], refused["makespan_seconds"]) == ("3", "")
-
-
 @SHARED
 @given(data=st.data())
 def test_a_sweep_that_was_killed_anywhere_goes_on_to_the_same_bytes(grid, whole, tmp_path_factory, data):
@@ -113,6 +96,7 @@ def test_any_executor_and_every_form_give_the_same_rows(grid, whole, tmp_path):
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == alone
     parquet = pytest.importorskip("pyarrow.parquet")
     assert odcsim.sweep(grid, output=tmp_path / "out.parquet") == alone
+    assert sum("refused" in row for row in alone) == 1
     read = parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert list(read[0]) == list(KINDS)
     assert [{name: value for name, value in row.items() if value is not None} for row in read] == alone
