@@ -8,8 +8,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import odcsim
 from odcsim import InputError
@@ -40,31 +38,10 @@ def other_steps(factor, way=WAYS[0], **other):
     return run.with_compute(factor), run.tokens
 
 
-@cache
-def told(factor):
-    return simulated().with_compute(factor).mean()
-
-
 def log(seconds, tokens, noise=0.0, seed=0):
     luck = np.exp(noise * np.random.default_rng(seed).standard_normal(len(seconds)))
     every = zip((seconds * luck).tolist(), tokens.tolist(), strict=True)
     return tuple(LoggedStep(i, 1, s, t) for i, (s, t) in enumerate(every, 1))
-
-
-def missed(factor, noise, count, seed):
-    """How far the seconds that are found are off the true ones, in half intervals, and how long a half is."""
-    seconds, tokens = (values[30 * seed :][:count] for values in other_steps(factor))
-    found = calibrate.by_steps(simulated(), log(seconds, tokens, noise, seed))
-    true = simulated().slope.tokens / told(factor)
-    return abs(math.log(found.rate / true)) / math.log(found.high), math.log(found.high)
-
-
-@settings(max_examples=20)
-@given(st.sampled_from((0.5, 1.0, 4.0)), st.floats(0, 0.1), st.integers(10, 60), st.integers(0, 28))
-def test_the_factor_is_found_about_within_its_own_interval(factor, noise, count, seed):
-    off, half = missed(factor, noise, count, seed)
-    assert off < 2
-    assert half < 0.1 + 2 * noise
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -80,25 +57,20 @@ def test_a_profile_gives_the_throughput_back(way, rate, tmp_path):
 
 
 def test_the_interval_holds_nine_of_ten():
-    assert sum(missed(1.3, 0.04, 30, seed)[0] < 1 for seed in range(28)) >= 25
+    seconds, tokens = other_steps(1.3)
+    true, inside = simulated().slope.tokens / simulated().with_compute(1.3).mean(), 0
+    for seed in range(28):
+        some = slice(30 * seed, 30 * seed + 30)
+        found = calibrate.by_steps(simulated(), log(seconds[some], tokens[some], 0.04, seed))
+        inside += abs(math.log(found.rate / true)) < math.log(found.high)
+    assert inside >= 25
 
 
-def test_first_steps_and_those_that_saved_are_left_out_and_a_batch_unlike_the_logged_one_is_doubted():
-    seconds, tokens = (values[:60] for values in other_steps(1.3))
-    slow = seconds.copy()
-    slow[[0, 20, 40]] *= 9
-    clean, found = (calibrate.by_steps(simulated(), log(of, tokens, 0.02)) for of in (seconds, slow))
-    assert [step.step for step in found.left_out] == [1, 21, 41]
-    assert found.factor == pytest.approx(clean.factor, rel=0.02)
-    assert clean.left_out == ()
+def test_a_batch_unlike_the_logged_one_is_doubted():
+    seconds, tokens = other_steps(1.3)
     for times, doubts in ((1.1, 0), (2.0, 1)):
         found = calibrate.by_steps(simulated(), log(times * seconds, times * tokens))
         assert sum(line.startswith("doubtful") for line in calibrate.sentences(found)) == doubts
-    for noise in (0.0, 0.03):  # steps of like tokens tell one factor
-        alike = log(np.full(60, seconds.mean()), np.full(60, tokens.mean()), noise)
-        found = calibrate.by_steps(simulated(), alike)
-        assert (found.told, found.beside) == (False, 0.0)
-        assert found.factor == pytest.approx(1.3, rel=0.03)
 
 
 def test_long_steps_of_long_samples_are_no_outliers():
@@ -159,16 +131,6 @@ def test_steps_without_tokens_hold_what_is_drawn_and_a_single_row_has_no_scatter
     assert row.factor == pytest.approx(rate.factor, rel=0.01)
     told = [" ".join(calibrate.sentences(one)).count("scatter") for one in (row, rate, found)]
     assert told == [1, 1, 0]
-
-
-def test_steps_that_no_compute_explains_are_refused():
-    """Faster than their transfers alone, or of other tokens than are drawn."""
-    far = simulated(devices=16, devices_per_node=2)
-    for seconds, tokens in ((2 * far.slope.seconds, 40 * far.slope.tokens), (1e-3, far.slope.tokens)):
-        with pytest.raises(InputError):
-            calibrate.by_steps(far, tuple(LoggedStep(i, 1, seconds, tokens) for i in range(1, 9)))
-    with pytest.raises(InputError):
-        calibrate.by_rate(far, 1e9)
 
 
 def rows_of(argv, capsys):
