@@ -15,7 +15,6 @@ from odcsim.results import capacity
 CHAT = "uniform:min=500,max=4000,samples=400"
 TRACE = load(CHAT)
 SMALL = {"gpu": "h100", "minibatch": 2, "minibatches": 2, "max_tokens": 6000}
-NO_CHOICE = [("qwen2.5-32b", {}), ("qwen3-8b", {"devices": 12}), ("qwen3-8b", {"trainer": "slime"})]
 PAIRS = [("lb-micro", "collective"), ("lb-micro", "on-demand"), ("lb-robust", "on-demand")]
 TIGHT = {"gpu": "h100", "devices": 16, "minibatch": 4, "minibatches": 2}  # for a model of 14B: hybrid leaves less room
 SQUEEZED = "deepcoder-rl", "r1-distill-qwen-14b"
@@ -25,34 +24,24 @@ def setting(model="qwen3-8b", devices=16, **more):
     return ask(TRACE, model, devices=devices, **SMALL | more)
 
 
-def without_reason(one):
-    return replace(one, sharded_by="")
-
-
-def test_on_one_node_it_is_full_to_the_last_bit():
-    usual, full = setting(devices=8), setting(devices=8, sharding="full")
-    assert usual == full
-    assert compare(usual, doubted=False).rows == compare(full, doubted=False).rows
-    assert "sharding_because" not in fixed(usual)
-    assert Recipe().on(1).sharding == Recipe().on(4).sharding == "full"
-    assert Recipe(sharding="hybrid").on(4).sharding == "hybrid"
-
-
-def test_on_several_nodes_that_hold_it_it_is_hybrid_for_all_rows():
-    usual, hybrid = setting(), setting(sharding="hybrid")
-    assert without_reason(usual) == hybrid
+@pytest.mark.parametrize(("model", "more", "how"), [
+    ("qwen3-8b", {"devices": 8}, "full"),  # one node
+    ("qwen3-8b", {}, "hybrid"),
+    ("qwen2.5-32b", {}, "full"),
+    ("qwen3-8b", {"devices": 12}, "full"),
+    ("qwen3-8b", {"trainer": "slime"}, "full"),
+])  # fmt: skip
+def test_on_several_nodes_that_hold_it_it_is_hybrid_for_all_rows(model, more, how):
+    """Where that is no choice it is full and says why; on one node it is full to the last bit."""
+    usual, chosen = setting(model, **more), setting(model, **more, sharding=how)
+    assert replace(usual, sharded_by="") == chosen
+    assert fixed(usual).get("sharding_because", "") == usual.sharded_by
+    assert (usual.sharded_by == sharding.USUAL) == (how == "hybrid")
+    assert (usual.sharded_by == "") == (usual.cost.cluster.nodes == 1)
     rows = compare(usual, doubted=False).rows
-    assert rows == compare(hybrid, doubted=False).rows
-    assert {row.sharding for row in rows} == {"hybrid"}
-    assert fixed(usual)["sharding_because"] == sharding.USUAL
-
-
-@pytest.mark.parametrize(("model", "more"), NO_CHOICE)
-def test_where_hybrid_is_no_choice_it_is_full_and_says_why(model, more):
-    usual, full = setting(model, **more), setting(model, **more, sharding="full")
-    assert without_reason(usual) == full
-    assert usual.sharded_by not in ("", sharding.USUAL)
-    assert fixed(usual)["sharding_because"] == usual.sharded_by
+    assert rows == compare(chosen, doubted=False).rows
+    assert {row.sharding for row in rows} == {how}
+    assert [Recipe(sharding=one).on(4).sharding for one in (BY_RULE, "hybrid")] == ["full", "hybrid"]
 
 
 @pytest.mark.drawn(10)
@@ -139,7 +128,7 @@ def sides(gpu, devices, nic, how):
 def test_where_hybrid_leaves_a_side_too_little_room_it_is_full_and_else_stays():
     asked = load(SQUEEZED[0]), SQUEEZED[1]
     usual, full, hybrid = (ask(*asked, **TIGHT, **how) for how in ({}, {"sharding": "full"}, {"sharding": "hybrid"}))
-    assert without_reason(usual) == full
+    assert replace(usual, sharded_by="") == full
     assert usual.sharded_by not in ("", sharding.USUAL)
     assert (hybrid.cost.sharded, hybrid.sharded_by) == ("hybrid", "")
     assert ask(TRACE, "qwen2.5-1.5b", **TIGHT).sharded_by == sharding.USUAL

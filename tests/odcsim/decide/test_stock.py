@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim import InputError, Trace, advise, ask, balance, compare, plan
+from odcsim import InputError, Trace, ask, compare, plan
 from odcsim.decide import stock
 from odcsim.decide.answer import answer
-from odcsim.decide.whole_run import WholeRun, steps
+from odcsim.decide.whole_run import steps
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED
 
@@ -56,27 +56,12 @@ def test_rows_are_as_long_as_the_batch_needs_them(trainer, batch):
     assert all(abs(way.samples / batch - 1) <= stock.OTHER for way in packed)
 
 
-def test_the_answer_is_the_best_that_the_trainer_runs_and_a_whole_run_that_of_what_it_packs():
+def test_the_answer_is_the_best_that_the_trainer_runs():
     compared = compare(asked("trl"))
     own = [row for row in compared.rows if row.made]
     assert answer(compared).chosen.makespan_seconds == min(row.makespan_seconds for row in own)
     tokens = {round(row.tokens_per_second * row.makespan_seconds) for row in compared.rows}
     assert max(tokens) - min(tokens) <= 2
-    run = WholeRun(compared, 2.0)
-    row = next(row for row in compared.rows if row.balancer == "packed")
-    own = compared.stock[row.pair].setting
-    assert run.over(row).minibatches == 2 * -(-own.trace.bundles.size // (own.minibatch * 4)) == run.of(row).steps
-    seconds = compared.stock[row.pair].row(*row.pair).makespan_seconds / own.minibatches
-    assert run.over(row).makespan_seconds == pytest.approx(seconds * run.of(row).steps)
-
-
-def test_an_advice_ranks_what_the_trainer_runs():
-    chats = "lognormal:median=700,sigma=1,max=4096,samples=900"
-    asked = {"gpus": "h100", "devices": [2, 4], "global_batch": 96, "minibatches": 2, "trainer": "trl"}
-    for row in advise(chats, "qwen3-0.6b", **asked).as_json()["rows"]:
-        assert row["balancer"] in balance.own("trl")
-        assert row["made"]
-        assert row["sharding"] == "full"
 
 
 def test_pairs_are_not_packed_and_rows_that_are_another_batch_left_out():
