@@ -128,17 +128,10 @@ def test_what_memory_keeps_out_is_the_fastest_that_would_be_notably_faster(told)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_speedups_are_over_the_reference_and_the_best_collective_that_fits(real, seed):
+def test_the_best_collective_is_the_fastest_of_those_with_most_room(real, seed):
     found, rng = drawn(real, seed), np.random.default_rng(seed)
-    spans = {row.pair: rng.uniform(1, 2, 3) for row in found.rows}
-    rows = {r.pair: r for r in summary.compared(found.rows, list(spans.values()), apart(3))}
-    total = {pair: seconds.sum() for pair, seconds in spans.items()}
-    reference = total["lb-micro", "collective"]
+    total = {row.pair: rng.uniform(1, 2) for row in found.rows}
     collective = [row for row in found.rows if row.sync == "collective"]
     best = min(total[row.pair] for row in collective if level(row) == min(map(level, collective)))
-    for pair, row in rows.items():
-        assert row.speedup == pytest.approx(reference / total[pair])
-        assert row.speedup_best_collective == pytest.approx(best / total[pair])
-        assert row.sync_gain == pytest.approx(reference / total["lb-micro", pair[1]])
-        assert row.sync_gain * row.balancer_gain == pytest.approx(row.speedup)
-        assert row.speedup_low <= row.speedup <= row.speedup_high
+    for row in summary.compared(found.rows, [np.array([seconds]) for seconds in total.values()], apart(1)):
+        assert row.speedup_best_collective == pytest.approx(best / total[row.pair])
