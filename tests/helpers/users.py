@@ -5,6 +5,7 @@ engine: what they see has to be the same, or a device has to have refused to go 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import nets
@@ -77,6 +78,18 @@ class User:
     def new_optimizer(self) -> torch.optim.Optimizer:
         return self.habit.optimizer(self.model.parameters(), lr=RATE)
 
+    def do(self, words: str, *more: Callable[["User"], None]) -> None:
+        """What a user can do, or `more`, in this order: `3 x backward step; backward:1,0 step@1` is three times the
+        first two, then a minibatch of one microbatch on device 0, and a step of device 1 alone."""
+        others = {each.__name__: each for each in more}
+        for part in words.split("; "):
+            times, _, calls = part.rpartition(" x ")
+            for call in calls.split() * int(times or 1):
+                name, counts, device = re.fullmatch(r"(\w+)(?::([\d,]+))?(?:@(\d))?", call).groups()
+                if device is None or self.rank == int(device):
+                    what = partial(others[name], self) if name in others else getattr(self, name)
+                    what(*[tuple(map(int, counts.split(",")))] if counts else [])
+
     # What every loop does.
 
     def loss(self, rank: int, microbatch: int) -> Tensor:
@@ -106,23 +119,56 @@ class User:
     def zero(self, **how: bool) -> None:
         self.optimizer.zero_grad(**how)
 
-    def reopen(self) -> None:
-        """Another OnDemand of the model, after `close()`."""
+    def zeros(self) -> None:
+        self.zero(set_to_none=False)
+
+    def zero_model(self) -> None:
+        self.model.zero_grad()
+
+    def forward(self) -> None:
+        """The first half of another minibatch, of one microbatch on each device; the second half is `go_back`."""
+        self.number += 1
+        self.losses = [self.loss(rank, 0) for rank in self.ranks]
+
+    def go_back(self) -> None:
+        for loss in self.losses:
+            loss.backward()
+
+    def attach(self, *optimizers: torch.optim.Optimizer) -> None:
+        """This user's, where no others are named."""
         if self.odc:
+            self.odc.attach(*optimizers or [self.optimizer])
+
+    def usual(self, counts: tuple[int, ...] | None = None) -> None:
+        """A minibatch of a loop that knows nothing of the engine."""
+        self.backward(counts)
+        self.do("clip step zero")
+
+    def renew(self) -> None:
+        self.optimizer = self.new_optimizer()
+
+    def reopen(self) -> None:
+        """Another OnDemand of the model."""
+        if self.odc:
+            self.odc.close()
             self.odc = OnDemand(self.model, **HOW | self.habit.how)
 
     def reopen_attached(self) -> None:
+        self.do("reopen attach")
+
+    def go_on_without(self) -> None:
+        """Stock FSDP2 from here, told to add up as one process does."""
         if self.odc:
             self.odc.close()
-            self.reopen()
-            self.odc.attach(self.optimizer)
+            self.odc = None
+            for module in self.model.modules():
+                if hasattr(module, "set_gradient_divide_factor"):
+                    module.set_gradient_divide_factor(1.0)
+                    module.set_force_sum_reduction_for_comms(True)
 
     def finish(self) -> None:
         """From a minibatch's last backward pass to the next one's first, as documented."""
-        self.settle()
-        self.step()
-        self.zero()
-        self.publish()
+        self.do("settle step zero publish")
 
     def minibatch(self, counts: tuple[int, ...] | None = None) -> None:
         self.backward(counts)
@@ -131,10 +177,31 @@ class User:
     def clip(self, most: float = 0.05) -> None:
         self.seen.append(whole(nn.utils.clip_grad_norm_(self.model.parameters(), most)).item())
 
+    def infer(self) -> None:
+        self.evaluate(torch.inference_mode)
+
     def evaluate(self, context: Callable[[], Any] = torch.no_grad, microbatches: int = 2) -> None:
         with context():
             for microbatch in range(microbatches):
                 self.seen.append(nets.loss(self.model, 0, microbatch, 77).item())
+
+    # What changes weights.
+
+    def halve(self) -> None:
+        for p in self.model.parameters():
+            local(p.data).mul_(0.5)
+
+    def load_half(self, assign: bool = False) -> None:
+        self.model.load_state_dict({k: 0.5 * v for k, v in self.model.state_dict().items()}, assign=assign)
+
+    def assign_half(self) -> None:
+        self.load_half(assign=True)
+
+    def freeze(self) -> None:
+        self.model.layers[1].requires_grad_(False)
+
+    def unfreeze(self) -> None:
+        self.model.layers[1].requires_grad_(True)
 
     # What is looked at.
 
@@ -195,10 +262,9 @@ def follow(rank: int, habit: Habit) -> Outcome:
             each.close()
 
 
-def by_layers(model: nn.Module) -> None:
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+def by_layers(model: nn.Module, **how: Any) -> None:
+    for each in (*model.layers, model):
+        fully_shard(each, **how)
 
 
 def sharded(model: nn.Module) -> None:

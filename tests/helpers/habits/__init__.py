@@ -4,7 +4,9 @@ Each is followed by devices and by one process (users.py). `EVERY` has them by n
 """
 
 import importlib
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from users import Habit, User
@@ -26,14 +28,31 @@ ROOMS = {
     "settings": "Settings of FSDP2, and other code that changes them",
     "interrupted": "Interruptions, and ranks that are late",
 }
+Follow = Callable[[User], None]
 
 
-def habit(**how: Any) -> Callable[[Callable[[User], None]], Callable[[User], None]]:
-    def kept(follow: Callable[[User], None]) -> Callable[[User], None]:
+def habit(**how: Any) -> Callable[[Follow], Follow]:
+    def kept(follow: Follow) -> Follow:
         EVERY[f"{follow.__module__.rpartition('.')[2]}: {follow.__name__}"] = Habit(follow, **how)
         return follow
 
     return kept
+
+
+def in_words(module: str, *more: Follow, **how: Any) -> Callable[[str], None]:
+    """Habits of nothing but what `User.do` knows: each has a line of its name and words, and below it its sentence."""
+
+    def kept(text: str) -> None:
+        for name, words, sentence in re.findall(r"^(\w+): (.+)\n +(.+)$", text, re.MULTILINE):
+            follow = partial(_done, words=words, more=more)
+            follow.__doc__ = sentence
+            EVERY[f"{module.rpartition('.')[2]}: {name}"] = Habit(follow, **how)
+
+    return kept
+
+
+def _done(user: User, words: str, more: tuple[Follow, ...]) -> None:
+    user.do(words, *more)
 
 
 def sentence(habit: Habit) -> str:

@@ -3,45 +3,28 @@
 import torch
 from users import User
 
-from habits import habit
+from habits import habit, in_words
 
-
-@habit()
-def zero_grad_to_zeros_before_settle(user: User) -> None:
-    """`zero_grad(set_to_none=False)` between backward and `settle()`"""
-    user.backward()
-    user.zero(set_to_none=False)
-    user.finish()
-
-
-@habit()
-def zero_grad_before_settle(user: User) -> None:
-    """`zero_grad()` between backward and `settle()`"""
-    user.backward()
-    user.zero()
-    user.settle()
-    user.look_at_gradients()
-    user.step()
-    user.publish()
-
-
-@habit()
-def zero_grad_between_microbatches(user: User) -> None:
-    """`zero_grad()` between two microbatches"""
-    user.backward()
-    user.zero()
-    user.backward()
-    user.finish()
-
-
-@habit()
-def no_settle(user: User) -> None:
-    """`settle()` forgotten"""
-    user.backward()
-    user.step()
-    user.zero()
-    user.publish()
-    user.evaluate()
+in_words(__name__)("""
+zero_grad_to_zeros_before_settle: backward zeros finish
+    `zero_grad(set_to_none=False)` between backward and `settle()`
+zero_grad_before_settle: backward zero settle look_at_gradients step publish
+    `zero_grad()` between backward and `settle()`
+zero_grad_between_microbatches: backward zero backward finish
+    `zero_grad()` between two microbatches
+no_settle: backward step zero publish evaluate
+    `settle()` forgotten
+no_publish: backward settle step zero backward finish
+    `publish()` forgotten
+neither: backward step zero backward step
+    `settle()` and `publish()` forgotten
+clip_before_settle: backward clip settle step publish
+    clipping before `settle()`
+""")
+in_words(__name__, counts=(2, 0))("""
+clip_before_settle_without_microbatches: backward clip settle step publish
+    clipping before `settle()` where one device has no microbatch
+""")
 
 
 @habit()
@@ -51,49 +34,14 @@ def no_settle_by_hand(user: User) -> None:
     for parameter in user.model.parameters():
         if parameter.grad is not None:
             parameter.data.add_(parameter.grad, alpha=-0.1)
-    user.publish()
-    user.evaluate()
+    user.do("publish evaluate")
 
 
 @habit()
 def no_settle_other_optimizer(user: User) -> None:
     """`settle()` forgotten, one parameter after the other by a fused optimizer"""
     user.optimizer = torch.optim.AdamW(user.model.parameters(), lr=0.01, fused=True)
-    user.backward()
-    user.step()
-    user.publish()
-    user.evaluate()
-
-
-@habit()
-def no_publish(user: User) -> None:
-    """`publish()` forgotten"""
-    user.backward()
-    user.settle()
-    user.step()
-    user.zero()
-    user.backward()
-    user.finish()
-
-
-@habit()
-def neither(user: User) -> None:
-    """`settle()` and `publish()` forgotten"""
-    user.backward()
-    user.step()
-    user.zero()
-    user.backward()
-    user.step()
-
-
-@habit()
-def clip_before_settle(user: User) -> None:
-    """clipping before `settle()`"""
-    user.backward()
-    user.clip()
-    user.settle()
-    user.step()
-    user.publish()
+    user.do("backward step publish evaluate")
 
 
 @habit()
@@ -102,16 +50,6 @@ def clip_values_before_settle(user: User) -> None:
     user.backward()
     torch.nn.utils.clip_grad_value_(user.model.parameters(), 0.01)
     user.finish()
-
-
-@habit(counts=(2, 0))
-def clip_before_settle_without_microbatches(user: User) -> None:
-    """clipping before `settle()` where one device has no microbatch"""
-    user.backward()
-    user.clip()
-    user.settle()
-    user.step()
-    user.publish()
 
 
 @habit()

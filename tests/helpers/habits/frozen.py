@@ -3,30 +3,22 @@
 from nets import Half, OneTrained
 from users import User
 
-from habits import habit
+from habits import habit, in_words
 
-
-@habit(model=Half)
-def frozen_before(user: User) -> None:
-    """parameters and a whole layer frozen before `OnDemand`"""
-    for _ in range(2):
-        user.backward()
-        user.settle()
-        user.look_at_gradients()
-        user.step()
-        user.publish()
-
-
-@habit()
-def layer_frozen_later(user: User) -> None:
-    """a layer frozen after `OnDemand`"""
-    user.minibatch()
-    user.model.layers[1].requires_grad_(False)
-    user.backward()
-    user.settle()
-    user.look_at_gradients()
-    user.step()
-    user.publish()
+in_words(__name__, model=Half)("""
+frozen_before: 2 x backward settle look_at_gradients step publish
+    parameters and a whole layer frozen before `OnDemand`
+unfrozen_later: minibatch unfreeze minibatch
+    a layer unfrozen after `OnDemand`
+refrozen: minibatch unfreeze reopen minibatch
+    a layer unfrozen for a new `OnDemand`
+""")
+in_words(__name__)("""
+layer_frozen_later: minibatch freeze backward settle look_at_gradients step publish
+    a layer frozen after `OnDemand`
+frozen_inside: backward freeze backward settle look_at_gradients
+    a layer frozen between two microbatches
+""")
 
 
 @habit()
@@ -34,35 +26,6 @@ def parameter_frozen_later(user: User) -> None:
     """a parameter frozen after `OnDemand`"""
     user.minibatch()
     user.model.layers[1].up.requires_grad_(False)
-    user.minibatch()
-
-
-@habit()
-def frozen_inside(user: User) -> None:
-    """a layer frozen between two microbatches"""
-    user.backward()
-    user.model.layers[1].requires_grad_(False)
-    user.backward()
-    user.settle()
-    user.look_at_gradients()
-
-
-@habit(model=Half)
-def unfrozen_later(user: User) -> None:
-    """a layer unfrozen after `OnDemand`"""
-    user.minibatch()
-    user.model.layers[1].requires_grad_(True)
-    user.minibatch()
-
-
-@habit(model=Half)
-def refrozen(user: User) -> None:
-    """a layer unfrozen for a new `OnDemand`"""
-    user.minibatch()
-    if user.odc:
-        user.odc.close()
-    user.model.layers[1].requires_grad_(True)
-    user.reopen()
     user.minibatch()
 
 
@@ -86,14 +49,10 @@ def reaches_nothing_trained(user: User) -> None:
                 loss = user.loss(rank, microbatch)
                 if loss.requires_grad:
                     loss.backward()
-        user.settle()
-        user.clip()
-        user.look_at_gradients()
-        user.step()
-        user.publish()
+        user.do("settle clip look_at_gradients step publish")
 
 
-@habit(model=OneTrained)
-def goes_back_from_nothing(user: User) -> None:
-    """the same with `loss.backward()`, which torch itself refuses"""
-    user.minibatch()
+in_words(__name__, model=OneTrained)("""
+goes_back_from_nothing: minibatch
+    the same with `loss.backward()`, which torch itself refuses
+""")

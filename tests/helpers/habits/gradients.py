@@ -7,9 +7,9 @@ from nets import Net, loss, tokens_of
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
-from users import User, by_layers
+from users import User, by_layers, local, whole
 
-from habits import habit
+from habits import habit, in_words
 from habits.settings import keep_whole
 
 
@@ -29,59 +29,91 @@ class OutsideHead(nn.Module):
 
 
 def shard_head_apart(model):
-    from torch.distributed.fsdp import fully_shard
-
-    for module in (*model.layers, model.head):
-        fully_shard(module)
-    fully_shard(model)
+    torch.distributed.fsdp.fully_shard(model.head)
+    by_layers(model)
 
 
-@habit(counts=(1, 1), model=OutsideHead, wrap=shard_head_apart)
-def full_tensor_in_a_loss(user: User) -> None:
-    """`lm_head.weight.full_tensor()` in a loss"""
-    for _ in range(2):
-        user.backward()
-        user.settle()
-        user.look_at_gradients()
-        user.step()
-        user.publish()
+in_words(__name__, counts=(1, 1), model=OutsideHead, wrap=shard_head_apart)("""
+full_tensor_in_a_loss: 2 x backward settle look_at_gradients step publish
+    `lm_head.weight.full_tensor()` in a loss
+""")
+in_words(__name__, counts=(3, 1), model=OutsideHead, wrap=shard_head_apart)("""
+full_tensor_in_a_loss_uneven: 2 x minibatch
+    `lm_head.weight.full_tensor()` in a loss, with unequal numbers of microbatches
+""")
 
 
-@habit(counts=(3, 1), model=OutsideHead, wrap=shard_head_apart)
-def full_tensor_in_a_loss_uneven(user: User) -> None:
-    """`lm_head.weight.full_tensor()` in a loss, with unequal numbers of microbatches"""
-    for _ in range(2):
-        user.minibatch()
+def penalty(user: User) -> None:
+    found = sum(p.pow(2).sum() for p in user.model.parameters())
+    (found.full_tensor() if hasattr(found, "full_tensor") else found).backward()
 
 
-@habit(counts=(1, 1))
-def penalty_on_shards(user: User) -> None:
-    """a penalty computed on the sharded parameters, outside of a forward pass"""
-    user.backward()
-    penalty = sum(p.pow(2).sum() for p in user.model.parameters())
-    (penalty.full_tensor() if hasattr(penalty, "full_tensor") else penalty).backward()
-    user.finish()
+def sync_off(user: User, on: bool = False) -> None:
+    if user.odc:
+        user.model.set_requires_gradient_sync(on)
 
 
-@habit()
-def sync_left_off(user: User) -> None:
-    """gradient sync off, and left off at the last microbatch"""
-    set_sync(user, False)
-    user.backward()
-    user.settle()
-    user.look_at_gradients()
-    user.step()
-    user.publish()
+def sync_on(user: User) -> None:
+    sync_off(user, on=True)
 
 
-@habit()
-def sync_left_off_then_on(user: User) -> None:
-    """gradient sync left off for a minibatch, on in the next one"""
-    set_sync(user, False)
-    user.backward()
-    user.publish()
-    set_sync(user, True)
-    user.minibatch()
+def scale(user: User) -> None:
+    for p in user.model.parameters():
+        p.grad.mul_(0.5)
+
+
+def add_to(user: User) -> None:
+    for p in user.model.parameters():
+        if p.grad is not None:
+            p.grad.add_(p.detach(), alpha=0.1)
+
+
+def set_own(user: User) -> None:
+    for p in user.model.parameters():
+        p.grad = torch.full_like(p.detach(), 0.5)
+
+
+def retained(user: User) -> None:
+    for value in user.losses:
+        value.backward(retain_graph=True)
+
+
+def forward_of_two(user: User) -> None:
+    user.number += 1
+    user.losses = [user.loss(rank, m) for rank in user.ranks for m in range(2)]
+
+
+def together(user: User) -> None:
+    sum(user.losses).backward()
+
+
+MORE = (penalty, sync_off, sync_on, scale, add_to, set_own, retained, forward_of_two, together)
+in_words(__name__, *MORE, counts=(1, 1))("""
+penalty_on_shards: backward penalty finish
+    a penalty computed on the sharded parameters, outside of a forward pass
+""")
+in_words(__name__, *MORE)("""
+sync_left_off: sync_off backward settle look_at_gradients step publish
+    gradient sync off, and left off at the last microbatch
+sync_left_off_then_on: sync_off backward publish sync_on minibatch
+    gradient sync left off for a minibatch, on in the next one
+changed_in_place: backward settle scale step publish
+    gradients scaled in place after `settle()`
+set_after_settle: backward settle add_to step publish
+    a penalty's gradient added to `.grad` after `settle()`
+noise_before_settle: backward add_to finish
+    something added to `.grad` before `settle()`
+own_gradient_before_settle: backward set_own finish
+    `.grad` set by hand before `settle()`
+own_gradient_after_settle: backward settle set_own step publish minibatch
+    `.grad` set by hand after `settle()`
+retained_graph: forward retained go_back settle look_at_gradients step publish
+    two backward passes through one graph
+two_losses: forward_of_two go_back settle look_at_gradients step publish
+    two forward passes, then two backward passes
+one_loss_of_two_passes: forward_of_two together settle look_at_gradients step publish
+    two forward passes, one backward pass for both
+""")
 
 
 @habit(counts=(2, 2))
@@ -91,142 +123,29 @@ def sync_at_the_last(user: User) -> None:
         user.number += 1
         for rank in user.ranks:
             for m in range(2):
-                set_sync(user, m == 1)
+                sync_off(user, on=m == 1)
                 loss(user.model, rank, m, user.number).backward()
-        user.settle()
-        user.look_at_gradients()
-        user.step()
-        user.publish()
-
-
-def set_sync(user: User, on: bool) -> None:
-    if user.odc:
-        user.model.set_requires_gradient_sync(on)
+        user.do("settle look_at_gradients step publish")
 
 
 @habit()
 def kept_over_publish(user: User) -> None:
     """`.grad` kept over `publish()`"""
-    user.backward()
-    user.settle()
+    user.do("backward settle")
     kept = {name: p.grad for name, p in user.model.named_parameters()}
-    user.step()
-    user.publish()
-    user.seen.append({name: _whole(value) for name, value in kept.items()})
-    user.minibatch()
-    user.seen.append({name: _whole(value) for name, value in kept.items()})
+    for words in ("step publish", "minibatch"):
+        user.do(words)
+        user.seen.append({name: whole(value).clone() for name, value in kept.items()})
 
 
 @habit()
 def kept_local_over_publish(user: User) -> None:
     """`.grad.to_local()` kept over `publish()`"""
-    user.backward()
-    user.settle()
-    kept = [_local(p.grad) for p in user.model.parameters()]
+    user.do("backward settle")
+    kept = [local(p.grad) for p in user.model.parameters()]
     before = [value.clone() for value in kept]
-    user.step()
-    user.publish()
-    user.minibatch()
+    user.do("step publish minibatch")
     user.seen.append(float(sum((a - b).abs().sum() for a, b in zip(kept, before, strict=True))))
-
-
-def _whole(value):
-    return value.full_tensor().clone() if hasattr(value, "full_tensor") else value.clone()
-
-
-def _local(value):
-    return value.to_local() if hasattr(value, "to_local") else value
-
-
-@habit()
-def changed_in_place(user: User) -> None:
-    """gradients scaled in place after `settle()`"""
-    user.backward()
-    user.settle()
-    for p in user.model.parameters():
-        p.grad.mul_(0.5)
-    user.step()
-    user.publish()
-
-
-@habit()
-def set_after_settle(user: User) -> None:
-    """a penalty's gradient added to `.grad` after `settle()`"""
-    user.backward()
-    user.settle()
-    for p in user.model.parameters():
-        p.grad.add_(p.detach(), alpha=0.1)
-    user.step()
-    user.publish()
-
-
-@habit()
-def noise_before_settle(user: User) -> None:
-    """something added to `.grad` before `settle()`"""
-    user.backward()
-    for p in user.model.parameters():
-        if p.grad is not None:
-            p.grad.add_(p.detach(), alpha=0.1)
-    user.finish()
-
-
-@habit()
-def own_gradient_before_settle(user: User) -> None:
-    """`.grad` set by hand before `settle()`"""
-    user.backward()
-    for p in user.model.parameters():
-        p.grad = torch.ones_like(p)
-    user.finish()
-
-
-@habit()
-def own_gradient_after_settle(user: User) -> None:
-    """`.grad` set by hand after `settle()`"""
-    user.backward()
-    user.settle()
-    for p in user.model.parameters():
-        p.grad = torch.full_like(p.detach(), 0.5)
-    user.step()
-    user.publish()
-    user.minibatch()
-
-
-@habit()
-def retained_graph(user: User) -> None:
-    """two backward passes through one graph"""
-    user.number += 1
-    for rank in user.ranks:
-        value = user.loss(rank, 0)
-        value.backward(retain_graph=True)
-        value.backward()
-    user.settle()
-    user.look_at_gradients()
-    user.step()
-    user.publish()
-
-
-@habit()
-def two_losses(user: User) -> None:
-    """two forward passes, then two backward passes"""
-    user.number += 1
-    losses = [user.loss(rank, m) for rank in user.ranks for m in range(2)]
-    for value in losses:
-        value.backward()
-    user.settle()
-    user.look_at_gradients()
-    user.step()
-    user.publish()
-
-
-@habit()
-def one_loss_of_two_passes(user: User) -> None:
-    """two forward passes, one backward pass for both"""
-    user.number += 1
-    sum(user.loss(rank, m) for rank in user.ranks for m in range(2)).backward()
-    user.settle()
-    user.look_at_gradients()
-    user.step()
-    user.publish()
 
 
 @habit(counts=(1, 1))
@@ -253,30 +172,14 @@ def _input(user: User, rank: int, microbatch: int) -> Tensor:
     return torch.randn(3, 7, generator=draw, dtype=torch.float64).to(user.dtype).requires_grad_()
 
 
-def _penalized(user: User) -> None:
+def penalized(user: User) -> None:
     """The loss counts how much it depends on its input."""
     user.number += 1
     for rank in user.ranks:
         out = user.model(x := _input(user, rank, 0), 0).logsumexp(-1).sum()
         (slope,) = torch.autograd.grad(out, x, create_graph=True)
         (out + slope.pow(2).sum()).backward()
-    user.settle()
-    user.look_at_gradients()
-    user.step()
-    user.publish()
-
-
-@habit(model=FromInputs)
-def gradient_penalty(user: User) -> None:
-    """a penalty on gradients, by `create_graph=True`"""
-    _penalized(user)
-
-
-@habit(model=FromInputs, wrap=keep_whole)
-def gradient_penalty_kept_whole(user: User) -> None:
-    """the same where `fully_shard(reshard_after_forward=False)` and `set_reshard_after_backward(False)` keep weights"""
-    _penalized(user)
-    _penalized(user)
+    user.do("settle look_at_gradients step publish")
 
 
 class RecomputedFromInputs(FromInputs):
@@ -291,10 +194,18 @@ def keep_root_whole(model: nn.Module) -> None:
     model.set_reshard_after_backward(False, recurse=False)
 
 
-@habit(model=RecomputedFromInputs, wrap=keep_root_whole)
-def gradient_penalty_recomputed(user: User) -> None:
-    """the same under activation checkpointing, where the root alone keeps its weights"""
-    _penalized(user)
+in_words(__name__, penalized, model=FromInputs)("""
+gradient_penalty: penalized
+    a penalty on gradients, by `create_graph=True`
+""")
+in_words(__name__, penalized, model=FromInputs, wrap=keep_whole)("""
+gradient_penalty_kept_whole: 2 x penalized
+    the same where `fully_shard(reshard_after_forward=False)` and `set_reshard_after_backward(False)` keep weights
+""")
+in_words(__name__, penalized, model=RecomputedFromInputs, wrap=keep_root_whole)("""
+gradient_penalty_recomputed: penalized
+    the same under activation checkpointing, where the root alone keeps its weights
+""")
 
 
 @habit(model=FromInputs)
@@ -327,9 +238,7 @@ def autocast(user: User) -> None:
             with torch.autocast("cpu", torch.bfloat16):
                 value = user.loss(rank, microbatch)
             value.backward()
-    user.settle()
-    user.step()
-    user.publish()
+    user.do("settle step publish")
 
 
 @habit()

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from users import User
 
-from habits import habit
+from habits import habit, in_words
+from odcsim.errors import InputError
 
 
 class Trip(torch.autograd.Function):
@@ -28,18 +29,15 @@ def _trip_in_forward(*_):
     raise ValueError("tripped")
 
 
-def _fails(user: User, module: nn.Module, how: str, rank: int, microbatch: int) -> None:
+def _fails(user: User, module: nn.Module, how: str, rank: int, microbatch: int = 5) -> None:
     """A microbatch whose forward or backward pass raises in a module."""
     if how == "forward":
         hook = module.register_forward_pre_hook(_trip_in_forward)
     else:
         hook = module.register_forward_hook(lambda _m, _i, out: Trip.apply(out))
-    try:
+    with contextlib.suppress(ValueError):
         user.loss(rank, microbatch).backward()
-    except ValueError:
-        pass
-    finally:
-        hook.remove()
+    hook.remove()
 
 
 def _again(user: User, module: nn.Module, how: str) -> None:
@@ -50,11 +48,7 @@ def _again(user: User, module: nn.Module, how: str) -> None:
             if user.odc and rank == microbatch == 0:
                 _fails(user, module, how, rank, microbatch)
             user.loss(rank, microbatch).backward()
-    user.settle()
-    user.look_at_gradients()
-    user.step()
-    user.publish()
-    user.minibatch()
+    user.do("settle look_at_gradients step publish minibatch")
 
 
 @habit()
@@ -87,88 +81,64 @@ def backward_of_the_embedding(user: User) -> None:
     _again(user, user.model.embedding, "backward")
 
 
+def fails_forward(user: User) -> None:
+    """On device 0, of a microbatch that is left out."""
+    if user.odc and user.rank == 0:
+        _fails(user, user.model.layers[1].up, "forward", 0)
+
+
+def fails_backward(user: User) -> None:
+    if user.odc and user.rank == 0:
+        _fails(user, user.model.layers[1].up, "backward", 0)
+
+
+def reset(user: User) -> None:
+    user.model.reset_iter_state()
+
+
+in_words(__name__, fails_forward, fails_backward)("""
+last_skipped_after_forward: backward fails_forward finish minibatch
+    an exception inside the last forward, the microbatch left out
+skipped_after_backward: backward:1,1 fails_backward finish
+    an exception inside backward, the microbatch left out
+forward_without_backward: forward; 2 x minibatch
+    forward passes whose losses are dropped
+""")
+in_words(__name__, fails_backward, reset, calls="reset_iter_state")("""
+reset_after_backward: backward:1,1 fails_backward reset@0 finish
+    an exception inside backward, `reset_iter_state()`, the microbatch left out
+""")
+
+
 @habit()
 def skipped_after_forward(user: User) -> None:
     """an exception inside forward, the microbatch left out"""
     user.number += 1
     for rank in user.ranks:
-        if user.odc and rank == 0:
-            _fails(user, user.model.layers[1].up, "forward", rank, 5)
+        fails_forward(user)
         user.loss(rank, 0).backward()
-    user.finish()
-
-
-@habit()
-def last_skipped_after_forward(user: User) -> None:
-    """an exception inside the last forward, the microbatch left out"""
-    user.backward()
-    if user.odc and user.rank == 0:
-        _fails(user, user.model.layers[1].up, "forward", 0, 5)
-    user.finish()
-    user.minibatch()
-
-
-@habit()
-def skipped_after_backward(user: User) -> None:
-    """an exception inside backward, the microbatch left out"""
-    user.number += 1
-    for rank in user.ranks:
-        user.loss(rank, 0).backward()
-        if user.odc and rank == 0:
-            _fails(user, user.model.layers[1].up, "backward", rank, 5)
-    user.finish()
-
-
-@habit(calls="reset_iter_state")
-def reset_after_backward(user: User) -> None:
-    """an exception inside backward, `reset_iter_state()`, the microbatch left out"""
-    user.number += 1
-    for rank in user.ranks:
-        user.loss(rank, 0).backward()
-        if user.odc and rank == 0:
-            _fails(user, user.model.layers[1].up, "backward", rank, 5)
-            user.model.reset_iter_state()
     user.finish()
 
 
 @habit()
 def dropped_after_backward(user: User) -> None:
     """an exception inside backward, the minibatch dropped by `publish()` on all devices"""
-    user.number += 1
     if user.odc:
-        for rank in user.ranks:
-            user.loss(rank, 0).backward()
-            if rank == 0:
-                _fails(user, user.model.layers[1].up, "backward", rank, 5)
-        user.publish()
-    user.minibatch()
-    user.minibatch()
+        user.do("backward:1,1 fails_backward publish", fails_backward)
+    user.number = 0
+    user.do("2 x minibatch")
 
 
 @habit()
 def refused_then_dropped(user: User) -> None:
     """`settle()` refused on all devices, the minibatch dropped by `publish()`"""
-    from odcsim.errors import InputError
-
     if user.odc:
-        user.backward()
-        if user.rank == 0:
-            user.zero()
+        user.do("backward zero@0")
         try:
             user.settle()
         except InputError:
             user.publish()
         user.number = -1
-    user.minibatch()
-
-
-@habit()
-def forward_without_backward(user: User) -> None:
-    """forward passes whose losses are dropped"""
-    user.number += 1
-    for rank in user.ranks:
-        user.loss(rank, 0)
-    user.minibatch()
     user.minibatch()
 
 
@@ -180,16 +150,7 @@ def backward_to_the_input(user: User) -> None:
     x = torch.ones(3, 7, dtype=user.dtype, requires_grad=True)
     out = user.model.layers[1](x)
     user.seen.append(torch.autograd.grad(out.sum(), x)[0].sum().item())
-    user.model.zero_grad()
-    user.publish()
-    user.minibatch()
-
-
-@habit(counts=(3, 1), how={"timeout": 2.0})
-def metrics_for_each_microbatch(user: User) -> None:
-    """a collective for each microbatch, with unequal numbers of microbatches"""
-    collectives(user)
-    user.finish()
+    user.do("zero_model publish minibatch")
 
 
 def collectives(user: User) -> None:
@@ -204,12 +165,18 @@ def collectives(user: User) -> None:
                     dist.all_reduce(value.detach().clone(), group=group)
 
 
+in_words(__name__, collectives, counts=(3, 1), how={"timeout": 2.0})("""
+metrics_for_each_microbatch: collectives finish
+    a collective for each microbatch, with unequal numbers of microbatches
+""")
+
+
 @habit(counts=(2, 2))
 def metrics_for_equal_microbatches(user: User) -> None:
     """a collective for each microbatch, with equal numbers of microbatches"""
     user.number += 1
     for rank in user.ranks:
-        for m in range(user.habit.counts[rank]):
+        for m in range(2):
             value = user.loss(rank, m)
             value.backward()
             if user.odc:
@@ -217,33 +184,21 @@ def metrics_for_equal_microbatches(user: User) -> None:
     user.finish()
 
 
-@habit()
-def metrics_after_settle(user: User) -> None:
-    """a collective of metrics after `settle()`"""
-    user.backward()
-    user.settle()
+def all_reduce(user: User) -> None:
     if user.odc:
         dist.all_reduce(torch.ones(1))
-    user.step()
-    user.publish()
 
 
-@habit()
-def late_device(user: User) -> None:
-    """a device that is late for everything"""
-    for _ in range(2):
-        if user.rank == 1:
-            time.sleep(0.05)
-        user.backward()
-        if user.rank == 0:
-            time.sleep(0.05)
-        user.settle()
-        user.clip()
-        user.step()
-        if user.rank == 1:
-            time.sleep(0.05)
-        user.publish()
-        user.evaluate()
+def wait(user: User) -> None:  # noqa: ARG001
+    time.sleep(0.05)
+
+
+in_words(__name__, all_reduce, wait)("""
+metrics_after_settle: backward settle all_reduce step publish
+    a collective of metrics after `settle()`
+late_device: 2 x wait@1 backward wait@0 settle clip step wait@1 publish evaluate
+    a device that is late for everything
+""")
 
 
 @habit(how={"timeout": 1.0})
@@ -282,10 +237,7 @@ def interrupt_settle(user: User) -> None:
 @habit()
 def settle_again(user: User) -> None:
     """`settle()` interrupted by Ctrl-C, and called again"""
-    user.minibatch()
-    user.backward()
-    interrupt_settle(user)
-    user.finish()
+    user.do("minibatch backward interrupt_settle finish", interrupt_settle)
 
 
 @habit()
@@ -293,11 +245,8 @@ def settle_interrupted_and_made_anew(user: User) -> None:
     """`settle()` interrupted by Ctrl-C, and another OnDemand made on all devices, after `close()`"""
     user.minibatch()
     if user.odc:
-        user.backward()
-        interrupt_settle(user)
+        user.do("backward interrupt_settle", interrupt_settle)
         user.odc.close()
-        user.zero()
-        user.reopen()
+        user.do("zero reopen")
         user.number -= 1
-    user.minibatch()
-    user.minibatch()
+    user.do("2 x minibatch")

@@ -7,7 +7,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call
 from users import User
 
-from habits import habit
+from habits import habit, in_words
 
 
 def new_head(user: User) -> None:
@@ -15,30 +15,25 @@ def new_head(user: User) -> None:
     user.model.head = nn.Linear(nets.WIDTH, 11, bias=False).to(user.dtype)
 
 
-@habit()
-def head(user: User) -> None:
-    """another head put in"""
-    user.minibatch()
-    new_head(user)
-    user.optimizer = user.new_optimizer()
-    user.minibatch()
-
-
-@habit()
-def head_without_microbatches(user: User) -> None:
-    """another head put in, and a minibatch without any microbatch"""
-    new_head(user)
-    user.minibatch((0, 0))
-
-
-@habit()
-def sharded_head(user: User) -> None:
-    """another head put in and given to `fully_shard`"""
-    new_head(user)
+def shard_head(user: User) -> None:
     if user.odc:
         fully_shard(user.model.head)
-    user.optimizer = user.new_optimizer()
-    user.minibatch()
+
+
+def tie(user: User) -> None:
+    user.model.head.weight = user.model.embedding.weight
+
+
+in_words(__name__, new_head, shard_head, tie)("""
+head: minibatch new_head renew minibatch
+    another head put in
+head_without_microbatches: new_head minibatch:0,0
+    another head put in, and a minibatch without any microbatch
+sharded_head: new_head shard_head renew minibatch
+    another head put in and given to `fully_shard`
+tied: tie renew minibatch
+    embedding and head tied
+""")
 
 
 @habit(how={"timeout": 4.0})
@@ -47,21 +42,14 @@ def head_for_another(user: User) -> None:
     user.minibatch()
     if user.odc:
         user.odc.close()
-    new_head(user)
-    if user.odc:
-        fully_shard(user.model.head)
-        user.reopen()
-    user.optimizer = user.new_optimizer()
-    user.minibatch()
-    user.minibatch()
+    user.do("new_head shard_head reopen renew; 2 x minibatch", new_head, shard_head)
 
 
 @habit()
 def weight(user: User) -> None:
     """another `nn.Parameter` put in a parameter's place"""
     user.model.head.weight = nn.Parameter(0.5 * user.model.head.weight.detach())
-    user.optimizer = user.new_optimizer()
-    user.minibatch()
+    user.do("renew minibatch")
 
 
 @habit()
@@ -69,16 +57,7 @@ def values(user: User) -> None:
     """a parameter's values changed in place, then `publish()`"""
     with torch.no_grad():
         user.model.head.weight.copy_(0.5 * user.model.head.weight)
-    user.publish()
-    user.minibatch()
-
-
-@habit()
-def tied(user: User) -> None:
-    """embedding and head tied"""
-    user.model.head.weight = user.model.embedding.weight
-    user.optimizer = user.new_optimizer()
-    user.minibatch()
+    user.do("publish minibatch")
 
 
 @habit()
@@ -88,8 +67,7 @@ def adapters(user: User) -> None:
     for layer in user.model.layers:
         layer.adapter = nn.Linear(nets.WIDTH, nets.WIDTH).to(user.dtype)
         layer.register_forward_hook(lambda layer, given, out: out + layer.adapter(given[0]))
-    user.optimizer = user.new_optimizer()
-    user.minibatch()
+    user.do("renew minibatch")
 
 
 @habit()

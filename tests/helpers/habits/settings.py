@@ -5,16 +5,16 @@ import warnings
 import torch
 from nets import Dropping
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from users import User
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+from users import User, by_layers
 
-from habits import habit
+from habits import habit, in_words
+from odc_engine import OnDemand
 
 
 def _keep_whole(model: nn.Module) -> None:
-    for layer in model.layers:
-        fully_shard(layer, reshard_after_forward=False)
-    fully_shard(model, reshard_after_forward=False)
+    by_layers(model, reshard_after_forward=False)
 
 
 def keep_whole(model: nn.Module) -> None:
@@ -22,20 +22,57 @@ def keep_whole(model: nn.Module) -> None:
     model.set_reshard_after_backward(False)
 
 
-@habit(wrap=_keep_whole)
-def kept_whole(user: User) -> None:
-    """`reshard_after_forward=False`"""
-    user.minibatch()
-    user.evaluate()
-    user.minibatch()
+def divided(model: nn.Module, by: float = 4.0) -> None:
+    by_layers(model)
+    for module in (*model.layers, model):
+        module.set_gradient_divide_factor(by)
 
 
-@habit(wrap=keep_whole)
-def kept_whole_after_backward(user: User) -> None:
-    """`set_reshard_after_backward(False)`"""
-    user.minibatch()
-    user.evaluate()
-    user.minibatch()
+def _divide_by_one(model: nn.Module) -> None:
+    divided(model, 1.0)
+
+
+def _hooked(model: nn.Module) -> None:
+    by_layers(model)
+    model.set_all_reduce_hook(lambda reduced: reduced.mul_(0.5))
+
+
+def _offloaded(model: nn.Module) -> None:
+    by_layers(model, offload_policy=CPUOffloadPolicy(pin_memory=False))
+
+
+def _in_half_precision(model: nn.Module) -> None:
+    by_layers(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16))
+
+
+in_words(__name__, wrap=_keep_whole)("""
+kept_whole: minibatch evaluate minibatch
+    `reshard_after_forward=False`
+""")
+in_words(__name__, wrap=keep_whole)("""
+kept_whole_after_backward: minibatch evaluate minibatch
+    `set_reshard_after_backward(False)`
+""")
+in_words(__name__, wrap=divided)("""
+divide_factor_before: minibatch
+    `set_gradient_divide_factor` before `OnDemand(average=False)`
+""")
+in_words(__name__, wrap=_divide_by_one)("""
+divide_factor_one: minibatch
+    `set_gradient_divide_factor(1.0)` before `OnDemand`, as torchtitan does
+""")
+in_words(__name__, wrap=_hooked)("""
+all_reduce_hook: minibatch
+    `set_all_reduce_hook`
+""")
+in_words(__name__, wrap=_in_half_precision)("""
+in_half_precision: minibatch
+    `MixedPrecisionPolicy(param_dtype=torch.float16)`
+""")
+in_words(__name__, wrap=_offloaded)("""
+offloaded: 2 x minibatch
+    `CPUOffloadPolicy`
+""")
 
 
 @habit()
@@ -56,28 +93,30 @@ def never_last_backward(user: User) -> None:
     """`set_is_last_backward(False)`, left so"""
     if user.odc:
         user.model.set_is_last_backward(False)
-    user.minibatch()
-    user.minibatch()
+    user.do("2 x minibatch")
 
 
 def _weighed(user: User, ranks: int) -> None:
-    """A minibatch until it is settled, losses weighed for gradients that are divided."""
+    """A minibatch whose losses are weighed for gradients that are divided."""
     user.number += 1
     for rank in user.ranks:
         for m in range(user.habit.counts[rank]):
             value = user.loss(rank, m)
             (ranks * value if user.odc else value).backward()
-    user.settle()
+    user.do("settle look_at_gradients step publish")
 
 
 @habit(how={"average": True})
 def averaged(user: User) -> None:
     """`OnDemand` without `average=False`, losses weighed for stock FSDP2's means"""
-    for _ in range(2):
-        _weighed(user, 2)
-        user.look_at_gradients()
-        user.step()
-        user.publish()
+    _weighed(user, 2)
+    _weighed(user, 2)
+
+
+@habit(wrap=divided, how={"average": True})
+def divide_factor_kept(user: User) -> None:
+    """`set_gradient_divide_factor` before `OnDemand`, losses weighed for it"""
+    _weighed(user, 4)
 
 
 @habit()
@@ -85,45 +124,7 @@ def divide_factor_later(user: User) -> None:
     """`set_gradient_divide_factor` after `OnDemand`"""
     if user.odc:
         user.model.set_gradient_divide_factor(4.0)
-    user.minibatch()
-    user.minibatch()
-
-
-def divided(model: nn.Module) -> None:
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
-    for module in (*model.layers, model):
-        module.set_gradient_divide_factor(4.0)
-
-
-@habit(wrap=divided)
-def divide_factor_before(user: User) -> None:
-    """`set_gradient_divide_factor` before `OnDemand(average=False)`"""
-    user.minibatch()
-
-
-@habit(wrap=divided, how={"average": True})
-def divide_factor_kept(user: User) -> None:
-    """`set_gradient_divide_factor` before `OnDemand`, losses weighed for it"""
-    _weighed(user, 4)
-    user.look_at_gradients()
-    user.step()
-    user.publish()
-
-
-def _divide_by_one(model: nn.Module) -> None:
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
-    for module in (*model.layers, model):
-        module.set_gradient_divide_factor(1.0)
-
-
-@habit(wrap=_divide_by_one)
-def divide_factor_one(user: User) -> None:
-    """`set_gradient_divide_factor(1.0)` before `OnDemand`, as torchtitan does"""
-    user.minibatch()
+    user.do("2 x minibatch")
 
 
 @habit(model=Dropping, calls="set_reduce_scatter_unused_params")
@@ -138,48 +139,7 @@ def unused_packed_later(user: User) -> None:
 def own_communication_later(user: User) -> None:
     """`set_custom_reduce_scatter` after `OnDemand`"""
     if user.odc:
-        from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
-
         user.model.set_custom_reduce_scatter(DefaultReduceScatter())
-    user.minibatch()
-
-
-def _hooked(model: nn.Module) -> None:
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
-    model.set_all_reduce_hook(lambda reduced: reduced.mul_(0.5))
-
-
-@habit(wrap=_hooked)
-def all_reduce_hook(user: User) -> None:
-    """`set_all_reduce_hook`"""
-    user.minibatch()
-
-
-def _offloaded(model: nn.Module) -> None:
-    for layer in model.layers:
-        fully_shard(layer, offload_policy=CPUOffloadPolicy(pin_memory=False))
-    fully_shard(model, offload_policy=CPUOffloadPolicy(pin_memory=False))
-
-
-def _in_half_precision(model: nn.Module) -> None:
-    policy = MixedPrecisionPolicy(param_dtype=torch.float16)
-    for layer in model.layers:
-        fully_shard(layer, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
-
-
-@habit(wrap=_in_half_precision)
-def in_half_precision(user: User) -> None:
-    """`MixedPrecisionPolicy(param_dtype=torch.float16)`"""
-    user.minibatch()
-
-
-@habit(wrap=_offloaded)
-def offloaded(user: User) -> None:
-    """`CPUOffloadPolicy`"""
-    user.minibatch()
     user.minibatch()
 
 
@@ -188,9 +148,7 @@ def step_in_backward(user: User) -> None:
     """a hook that steps inside backward, made after `OnDemand`"""
     for p in user.model.parameters():
         p.register_post_accumulate_grad_hook(_step_at_once)
-    user.backward((1, 0))
-    user.settle()
-    user.publish()
+    user.do("backward:1,0 settle publish")
 
 
 def _step_at_once(parameter: nn.Parameter) -> None:
@@ -206,9 +164,7 @@ def optimizer_in_backward(user: User) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, when its own module is imported
         from torch.distributed.optim import _apply_optimizer_in_backward as apply
     apply(torch.optim.SGD, user.model.parameters(), {"lr": 0.1})
-    user.backward((1, 0))
-    user.settle()
-    user.publish()
+    user.do("backward:1,0 settle publish")
 
 
 @habit()
@@ -217,24 +173,24 @@ def counting_hooks(user: User) -> None:
     came = []
     for p in user.model.parameters():
         p.register_post_accumulate_grad_hook(lambda _: came.append(1))
-    user.minibatch()
-    user.minibatch()
+    user.do("2 x minibatch")
 
 
-@habit()
-def gradient_hooks(user: User) -> None:
-    """tensor hooks on parameters that change gradients"""
+def double_by_hooks(user: User) -> None:
     for p in user.model.parameters():
         p.register_hook(lambda g: 2 * g)
-    user.minibatch()
+
+
+in_words(__name__, double_by_hooks)("""
+gradient_hooks: double_by_hooks minibatch
+    tensor hooks on parameters that change gradients
+""")
 
 
 @habit()
 def another_on_demand(user: User) -> None:
     """a second `OnDemand` of the same model"""
     if user.odc:
-        from odc_engine import OnDemand
-
         OnDemand(user.model, timeout=5)
     user.minibatch()
 
@@ -249,24 +205,7 @@ def closed_inside(user: User) -> None:
     user.step()
 
 
-@habit(counts=(1, 1))
-def closed_then_stock(user: User) -> None:
-    """`close()`, stock training on"""
-    user.minibatch()
-    if user.odc:
-        user.odc.close()
-        user.odc = None
-        to_sums(user.model)
-    user.evaluate()
-    user.backward()
-    user.step()
-    user.zero()
-    user.evaluate()
-
-
-def to_sums(model: nn.Module) -> None:
-    """Stock FSDP2 told to add up as one process does."""
-    for module in model.modules():
-        if hasattr(module, "set_gradient_divide_factor"):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+in_words(__name__, counts=(1, 1))("""
+closed_then_stock: minibatch go_on_without evaluate backward step zero evaluate
+    `close()`, stock training on
+""")

@@ -10,42 +10,37 @@ from torch.distributed import _composable as composable
 from torch.distributed.fsdp import fully_shard
 from users import User, by_layers
 
-from habits import habit
-from habits.attached import attached
+from habits import habit, in_words
 
 
-@habit(counts=(1, 1))
-def inference_mode(user: User) -> None:
-    """evaluation under `inference_mode`, before and after steps"""
-    user.evaluate(torch.inference_mode)
-    user.minibatch()
-    user.evaluate(torch.inference_mode)
-    user.minibatch()
+def eval_mode(user: User) -> None:
+    user.model.eval()
+
+
+def train_mode(user: User) -> None:
+    user.model.train()
+
+
+def evaluate_with_gradients(user: User) -> None:
+    user.evaluate(torch.enable_grad)
+
+
+in_words(__name__, counts=(1, 1))("""
+inference_mode: 2 x infer minibatch
+    evaluation under `inference_mode`, before and after steps
+""")
+in_words(__name__, eval_mode, train_mode, evaluate_with_gradients)("""
+eval_mode: 2 x eval_mode evaluate train_mode minibatch
+    `eval()` and `train()` around evaluations
+evaluation_with_gradients: 2 x evaluate_with_gradients minibatch
+    an evaluation that forgets `no_grad`
+""")
 
 
 @habit()
 def inference_mode_first(user: User) -> None:
     """`inference_mode` before anything else, with unequal numbers of microbatches"""
     user.evaluate(torch.inference_mode, 3)
-    user.minibatch()
-
-
-@habit()
-def eval_mode(user: User) -> None:
-    """`eval()` and `train()` around evaluations"""
-    for _ in range(2):
-        user.model.eval()
-        user.evaluate()
-        user.model.train()
-        user.minibatch()
-
-
-@habit()
-def evaluation_with_gradients(user: User) -> None:
-    """an evaluation that forgets `no_grad`"""
-    user.evaluate(torch.enable_grad)
-    user.minibatch()
-    user.evaluate(torch.enable_grad)
     user.minibatch()
 
 
@@ -56,33 +51,25 @@ def _compile(model: nn.Module) -> None:
     fully_shard(model)
 
 
-@habit(wrap=_compile)
-def compiled_layers(user: User) -> None:
-    """layers compiled with `fullgraph=True`"""
-    user.minibatch()
-    user.evaluate()
-    user.minibatch()
-
-
 def _compile_whole(model: nn.Module) -> None:
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+    by_layers(model)
     model.compile(backend="aot_eager")
 
 
-@habit(wrap=_compile_whole)
-def compiled_model(user: User) -> None:
-    """the whole model compiled"""
-    user.minibatch()
-    user.evaluate()
-    user.minibatch()
+in_words(__name__, wrap=_compile)("""
+compiled_layers: minibatch evaluate minibatch
+    layers compiled with `fullgraph=True`
+""")
+in_words(__name__, wrap=_compile_whole)("""
+compiled_model: minibatch evaluate minibatch
+    the whole model compiled
+""")
 
 
 @habit()
 def compiled_step(user: User) -> None:
     """attached: a compiled function that clips, steps and calls `zero_grad()`, under `torch.compile`"""
-    attached(user)
+    user.attach()
 
     def finish() -> None:
         nn.utils.clip_grad_norm_(user.model.parameters(), 0.05)
@@ -104,7 +91,10 @@ def compiled_minibatch(user: User) -> None:
     def minibatch() -> None:
         for _ in user.ranks:
             user.model(tokens, turn).sum().backward()
-        user.finish()
+        user.settle()
+        user.step()
+        user.zero()
+        user.publish()
 
     compiled = torch.compile(minibatch, backend="eager") if user.odc else minibatch
     for _ in range(2):
@@ -112,28 +102,7 @@ def compiled_minibatch(user: User) -> None:
         user.evaluate()
 
 
-@habit(model=partial(Net, recompute="plain"))
-def recomputed(user: User) -> None:
-    """activation checkpointing inside layers"""
-    user.minibatch()
-    user.minibatch()
-
-
-@habit(model=partial(Net, around="plain"))
-def recomputed_around(user: User) -> None:
-    """activation checkpointing around layers"""
-    user.minibatch()
-    user.minibatch()
-
-
-@habit(model=partial(Net, around="reentrant"))
-def recomputed_reentrant(user: User) -> None:
-    """reentrant activation checkpointing"""
-    user.minibatch()
-    user.minibatch()
-
-
-def _one_backward(user: User) -> None:
+def one_backward(user: User) -> None:
     """Of all microbatches."""
     user.number += 1
     sum(user.loss(rank, m) for rank in user.ranks for m in range(user.habit.counts[rank])).backward()
@@ -142,8 +111,7 @@ def _one_backward(user: User) -> None:
 def _nested(model: nn.Module) -> None:
     for layer in model.layers:
         fully_shard(layer.up)
-        fully_shard(layer)
-    fully_shard(model)
+    by_layers(model)
 
 
 def _checkpointed(model: nn.Module) -> None:
@@ -152,53 +120,47 @@ def _checkpointed(model: nn.Module) -> None:
     by_layers(model)
 
 
-@habit(counts=(2, 3), model=partial(Net, around="plain"))
-def recomputed_together(user: User) -> None:
-    """activation checkpointing around layers, several forward passes before one backward pass"""
-    for _ in range(2):
-        _one_backward(user)
-        user.finish()
-
-
-@habit(counts=(3, 2), model=partial(Net, recompute="plain"), wrap=_nested)
-def recomputed_nested(user: User) -> None:
-    """the same inside layers, of which parts are units of their own, and with an optimizer attached"""
-    attached(user)
-    for _ in range(2):
-        _one_backward(user)
-        user.clip()
-        user.step()
-        user.zero()
-
-
-@habit(wrap=_checkpointed)
-def recomputed_by_hooks(user: User) -> None:
-    """the same by hooks of `torch.distributed._composable.checkpoint`"""
-    for _ in range(2):
-        _one_backward(user)
-        user.finish()
-
-
-@habit(counts=(2, 2), model=partial(Net, around="plain"))
-def recomputed_together_then_apart(user: User) -> None:
-    """the same, and microbatches with a backward pass each in the next minibatch"""
-    for step in (_one_backward, User.backward, _one_backward):
-        step(user)
-        user.finish()
-
-
-@habit(counts=(2, 2), model=partial(Net, around="reentrant"))
-def recomputed_reentrant_together(user: User) -> None:
-    """reentrant activation checkpointing, two forward passes before one backward pass: wrong under stock FSDP2"""
-    _one_backward(user)
-    user.finish()
-
-
-@habit(model=Dropping)
-def dropped_layers(user: User) -> None:
-    """layers that are left out by some microbatches"""
-    user.minibatch()
-    user.minibatch()
+INSIDE, AROUND, REENTRANT = (
+    partial(Net, recompute="plain"),
+    partial(Net, around="plain"),
+    partial(Net, around="reentrant"),
+)
+in_words(__name__, model=INSIDE)("""
+recomputed: 2 x minibatch
+    activation checkpointing inside layers
+""")
+in_words(__name__, model=AROUND)("""
+recomputed_around: 2 x minibatch
+    activation checkpointing around layers
+""")
+in_words(__name__, model=REENTRANT)("""
+recomputed_reentrant: 2 x minibatch
+    reentrant activation checkpointing
+""")
+in_words(__name__, one_backward, counts=(2, 3), model=AROUND)("""
+recomputed_together: 2 x one_backward finish
+    activation checkpointing around layers, several forward passes before one backward pass
+""")
+in_words(__name__, one_backward, counts=(3, 2), model=INSIDE, wrap=_nested)("""
+recomputed_nested: attach; 2 x one_backward clip step zero
+    the same inside layers, of which parts are units of their own, and with an optimizer attached
+""")
+in_words(__name__, one_backward, wrap=_checkpointed)("""
+recomputed_by_hooks: 2 x one_backward finish
+    the same by hooks of `torch.distributed._composable.checkpoint`
+""")
+in_words(__name__, one_backward, counts=(2, 2), model=AROUND)("""
+recomputed_together_then_apart: one_backward finish minibatch one_backward finish
+    the same, and microbatches with a backward pass each in the next minibatch
+""")
+in_words(__name__, one_backward, counts=(2, 2), model=REENTRANT)("""
+recomputed_reentrant_together: one_backward finish
+    reentrant activation checkpointing, two forward passes before one backward pass: wrong under stock FSDP2
+""")
+in_words(__name__, model=Dropping)("""
+dropped_layers: 2 x minibatch
+    layers that are left out by some microbatches
+""")
 
 
 @habit(optimizer=partial(torch.optim.LBFGS, max_iter=2))
@@ -206,8 +168,7 @@ def closure(user: User) -> None:
     """an optimizer that calls a closure"""
 
     def again():
-        user.zero()
-        user.backward((1, 1))
+        user.do("zero backward:1,1")
         return torch.zeros(())
 
     user.optimizer.step(again)
@@ -218,10 +179,7 @@ def closure(user: User) -> None:
 def fused(user: User) -> None:
     """a fused optimizer, `publish()` forgotten"""
     user.optimizer = torch.optim.AdamW(user.model.parameters(), lr=0.01, fused=True)
-    user.backward()
-    user.settle()
-    user.step()
-    user.evaluate()
+    user.do("backward settle step evaluate")
 
 
 @habit()
@@ -229,9 +187,7 @@ def scheduler(user: User) -> None:
     """a schedule of learning rates"""
     schedule = torch.optim.lr_scheduler.LambdaLR(user.optimizer, lambda n: 1 / (1 + n))
     for _ in range(3):
-        user.backward()
-        user.settle()
-        user.step()
+        user.do("backward settle step")
         schedule.step()
         user.publish()
 
