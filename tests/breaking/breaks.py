@@ -1,11 +1,15 @@
 """Do the tests see a single line that is wrong? Eighty, drawn over both packages, each held against its room's tests.
 
     python tests/breaking/breaks.py [--seed 0] [--breaks 80] [--room NAME] [--out FILE] [--against FILE]
+    python tests/breaking/breaks.py --listed
 
 A break is one change to one line: a comparison, a sign, a constant, a condition, a call left out. The tests of its room
 run in a copy of the tree, those that name its module first, until one fails or for a minute of processor time. With
 `--against` the breaks of an earlier record are tried once more; where a line has gone since, another of its room is
 drawn. Prints a line per break and a table of rooms; exits with 1 where a room of the record saw more.
+
+With `--listed` those of what chooses, and of the engine's meetings (choosers.toml): each must turn its one test red
+within ten seconds of processor time.
 """
 
 import argparse
@@ -19,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +36,7 @@ from needs import NEEDS  # noqa: E402
 
 FAILED = (1, 2)  # exit statuses of pytest: a test failed, or could not be collected
 MINUTE, LONGEST = 60.0, 240.0  # seconds: of processor time, and by the clock
+SOON = 10.0  # seconds of processor time in which a listed one is seen
 SIM, ENGINE = "odcsim", "odc_engine"
 ROOMS = {  # of the simulator and of the engine: folders, "" for the files beside them
     "nouns": (SIM, ["", "support"]),
@@ -49,6 +55,7 @@ ROOMS = {  # of the simulator and of the engine: folders, "" for the files besid
 COMPARED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
 COMPARED |= {"in": "not in", "not in": "in"}
 SIGNS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"), ast.FloorDiv: ("//", "*")}
+LEFT_ALONE = re.compile(r'\s*(import|from|def|class|@|"""|#|raise|assert|if TYPE_CHECKING)')
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "floor": "ceil", "ceil": "floor"}
 
 
@@ -67,13 +74,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--room", choices=ROOMS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--listed", action="store_true")
     asked = parser.parse_args(argv)
+    if asked.listed:
+        late = [one.file for one, test in listed() if not red(one, test)]
+        print(f"{len(late)} are not red within {SOON:g} s: {', '.join(late)}")
+        return int(bool(late))
     record = json.loads(asked.against.read_text()) if asked.against else []
     breaks = again(record, asked.seed) if record else drawn(asked.seed, asked.breaks)
     tried = []
     for one in breaks:
         if asked.room in (None, one.room):
-            seen, seconds, test = attempt(one)
+            seen, seconds, test = attempt(one, tests(one))
             print(f"{'seen' if seen else 'NOT SEEN':8} {seconds:5.1f} s  {one.file}: {one.line.strip()}  ->  "
                   f"{one.changed.strip()}  {test}", flush=True)  # fmt: skip
             tried.append({**one._asdict(), "seen": seen, "seconds": round(seconds, 1), "test": test})
@@ -111,6 +123,22 @@ def again(record: list[dict], seed: int) -> list[Break]:
     return [one if one in kept else next(others[one.room]) for one in known]
 
 
+def listed() -> list[tuple[Break, str]]:
+    """With the test of each. Indentation is left out in the list."""
+    found = []
+    for row in tomllib.loads((Path(__file__).parent / "choosers.toml").read_text())["breaks"]:
+        lines = [line for line in (ROOT / row["file"]).read_text().splitlines() if line.strip() == row["line"]]
+        assert len(lines) == 1, f"{row['file']} has {len(lines)} lines '{row['line']}'"
+        changed = lines[0].replace(row["line"], row["becomes"])
+        found.append((Break("", row["file"], lines[0], changed, nth=0), row["test"]))
+    return found
+
+
+def red(one: Break, test: str) -> bool:
+    seen, seconds, _ = attempt(one, [test])
+    return seen and seconds <= SOON
+
+
 def sources(room: str) -> list[Path]:
     package, folders = ROOMS[room]
     found = (path for f in folders for path in (ROOT / package / f).glob("**/*.py" if f else "*.py"))
@@ -133,15 +161,14 @@ def candidates(room: str, seed: int) -> list[Break]:
 def changes(text: list[str], tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Lines by number from zero, with what each may become. Words, annotations and declarations are left alone."""
     for node in ast.walk(tree):
-        if getattr(node, "lineno", None) is None or node.lineno != node.end_lineno or _ignored(text[node.lineno - 1]):
+        if getattr(node, "lineno", None) is None or node.lineno != node.end_lineno:
             continue
-        line, start = text[node.lineno - 1], node.col_offset
-        end = node.end_col_offset
-        if not line.isascii():
+        line, start, end = text[node.lineno - 1], node.col_offset, node.end_col_offset
+        if LEFT_ALONE.match(line) or "help=" in line or not line.isascii():
             continue
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             yield from _between(node, node.left, node.comparators[0], COMPARED, line)
-        elif isinstance(node, ast.BinOp) and type(node.op) in SIGNS and not _joins_words(node):
+        elif isinstance(node, ast.BinOp) and type(node.op) in SIGNS and not any(map(_word, (node.left, node.right))):
             yield from _between(node, node.left, node.right, dict([SIGNS[type(node.op)]]), line)
         elif isinstance(node, ast.BoolOp):
             word, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
@@ -169,12 +196,8 @@ def _between(node: ast.expr, left: ast.expr, right: ast.expr, table: dict[str, s
                 yield node.lineno - 1, line[:a] + line[a:b].replace(word, other, 1) + line[b:]
 
 
-def _joins_words(node: ast.BinOp) -> bool:
-    return any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, node.right))
-
-
-def _ignored(line: str) -> bool:
-    return bool(re.match(r'\s*(import|from|def|class|@|"""|#|raise|assert|if TYPE_CHECKING)', line)) or "help=" in line
+def _word(side: ast.expr) -> bool:
+    return isinstance(side, ast.Constant) and isinstance(side.value, str)
 
 
 def place(one: Break) -> int | None:
@@ -185,7 +208,7 @@ def place(one: Break) -> int | None:
     return found[one.nth] if one.nth < len(found) else None
 
 
-def attempt(one: Break) -> tuple[bool, float, str]:
+def attempt(one: Break, files: list[str]) -> tuple[bool, float, str]:
     """Whether a test failed, after how many seconds of processor time, and which."""
     with tempfile.TemporaryDirectory(prefix="breaks-") as folder:
         tree = Path(folder) / "tree"
@@ -196,7 +219,7 @@ def attempt(one: Break) -> tuple[bool, float, str]:
         assert at is not None
         lines[at] = one.changed
         path.write_text("\n".join(lines) + "\n")
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests(one)]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *files]
         with (Path(folder) / "said").open("w+") as said:
             running = subprocess.Popen(command, cwd=tree, stdout=said, stderr=said, start_new_session=True,
                                        env=os.environ | {"PYTHONPATH": str(tree)})  # fmt: skip
