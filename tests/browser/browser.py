@@ -15,6 +15,7 @@ FLAGS = (
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = (390, 800, 1400)
 SCHEMES = ("light", "dark")
+VIEWS = [(width, scheme) for width in WIDTHS for scheme in SCHEMES]
 
 # Boxes of words: of every figure, and of the page around them.
 _BOXES = """() => {
@@ -32,11 +33,12 @@ _BOXES = """() => {
     if (e.textContent.trim() && seen(e) && e.getClientRects().length) boxes.push(box(e, "page"));
   return boxes.filter((b) => b.right > b.left && b.bottom > b.top);
 }"""
+# What reaches beyond the window's right edge, but for what scrolls by itself.
 _WIDE = """() => [...document.querySelectorAll("main *")].filter((e) => {
   if (e.closest("svg") || e.closest(".scroll")) return false;
   return e.getBoundingClientRect().right > document.documentElement.clientWidth + 1;
 }).map((e) => e.tagName + ": " + e.textContent.trim().slice(0, 60))"""
-
+# Words of figures that reach beyond their figure, which shows nothing of them there.
 _CUT = """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) => {
   const room = plot.getBoundingClientRect();
   return [...plot.querySelectorAll("svg text")].filter((e) => {
@@ -70,31 +72,30 @@ class Seen:
 
     def drawn(self, figures: int) -> "Seen":
         """Wait until so many figures are there, and what moves has come to rest."""
-        left = self._undrawn(figures)
-        for _ in range(600):
-            if not left:
+        for _ in range(600):  # asked again and again: the page's policy lets nothing wait inside it
+            left = figures - self.page.evaluate("""document.querySelectorAll('.figure[data-drawn="yes"]').length""")
+            if left <= 0:
                 break
             self.page.wait_for_timeout(100)
-            left = self._undrawn(figures)
-        assert not left, f"{left} of {figures} figures are not drawn; {self.errors}"
+        assert left <= 0, f"{left} of {figures} figures are not drawn; {self.errors}"
         self.page.wait_for_timeout(300)
         return self
-
-    def _undrawn(self, figures: int) -> int:
-        """Asked again and again: the page's policy lets nothing wait inside it."""
-        done = self.page.evaluate("""() => document.querySelectorAll('.figure[data-drawn="yes"]').length""")
-        return max(0, figures - int(done))
 
     def boxes(self) -> list[dict[str, Any]]:
         return list(self.page.evaluate(_BOXES))
 
-    def wide(self) -> list[str]:
-        """What reaches beyond the window's right edge, but for what scrolls by itself."""
-        return list(self.page.evaluate(_WIDE))
+    def readable(self, picture: Path) -> None:
+        """Nothing covers anything or reaches beyond the window."""
+        self.picture(picture)
+        assert overlapping(self.boxes()) == []
+        assert self.page.evaluate(_WIDE) == []
+        assert self.accessible() == []
 
-    def cut(self) -> list[str]:
-        """Words of figures that reach beyond their figure, which shows nothing of them there."""
-        return list(self.page.evaluate(_CUT))
+    def laid_out(self, picture: Path) -> None:
+        """Nor is anything cut or complained of."""
+        self.readable(picture)
+        assert self.page.evaluate(_CUT) == []
+        assert self.errors == []
 
     def accessible(self) -> list[str]:
         """What axe finds wrong."""

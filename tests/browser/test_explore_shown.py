@@ -1,6 +1,7 @@
 """The explorer in a real browser: dragged and clicked, it shows what the command prints, soon."""
 
 import threading
+from contextlib import contextmanager
 
 import browser
 import pytest
@@ -17,21 +18,32 @@ SHOWN = """() => [...document.querySelectorAll('#table tbody tr')].map(
     (row) => [...row.children].map((cell) => cell.textContent))"""
 
 
-@pytest.fixture(scope="module")
-def served():
+@contextmanager
+def serving(*asked):
     pytest.importorskip("dash", reason="make browser")
     from odcsim.show.explore.serve import serve
 
-    one = serve(0)
+    one = serve(0, *asked)
     threading.Thread(target=one.server.serve_forever, daemon=True).start()
-    yield one
-    one.server.shutdown()
-    one.server.server_close()
+    try:
+        yield one
+    finally:
+        one.server.shutdown()
+        one.server.server_close()
 
 
 @pytest.fixture(scope="module")
-def place(served):
-    return served.link()
+def served():
+    with serving() as one:
+        yield one
+
+
+@pytest.fixture
+def seen(chromium, served):
+    """A window with the explorer as it is at first."""
+    with browser.window(chromium, 1200) as seen:
+        settled(seen.open(served.link()), Asked())
+        yield seen
 
 
 def settled(seen, asked):
@@ -54,10 +66,8 @@ def drawn(seen):
 
 def dragged(seen, name, to):
     """A slider pulled by the mouse to a share of its width."""
-    box = seen.page.locator(f"#{name}").bounding_box()
-    here = float(seen.page.locator(f"#{name}").input_value()) / float(
-        seen.page.locator(f"#{name}").get_attribute("max")
-    )
+    slider = seen.page.locator(f"#{name}")
+    box, here = slider.bounding_box(), float(slider.input_value()) / float(slider.get_attribute("max"))
     along = [box["x"] + 8 + share * (box["width"] - 16) for share in (here, to)]
     seen.page.mouse.move(along[0], box["y"] + box["height"] / 2)
     seen.page.mouse.down()
@@ -65,76 +75,61 @@ def dragged(seen, name, to):
     seen.page.mouse.up()
 
 
-def test_it_answers_as_the_command_does_while_one_drags(chromium, place, pictures):
-    with browser.window(chromium, 1200) as seen:
-        seen.open(place)
-        settled(seen, Asked())
-        dragged(seen, "devices", 1.0)
-        settled(seen, Asked(devices=64))
-        dragged(seen, "minibatch", 0.0)
-        settled(seen, Asked(devices=64, minibatch=1))
-        seen.page.locator("#gpu").fill("h100")
-        seen.page.locator("#gpu").press("Enter")
-        settled(seen, Asked(devices=64, minibatch=1, gpu="h100"))
-        drawn(seen)
-        seen.page.locator("#break-even", has_text="Gb/s per GPU: It pays").wait_for()
-        assert seen.page.locator("#command").inner_text() == Asked(devices=64, minibatch=1, gpu="h100").command
-        assert seen.errors == []
-        seen.picture(pictures / "explore-dragged.png")
+def typed(seen, name, words):
+    seen.page.locator(f"#{name}").fill(words)
+    seen.page.locator(f"#{name}").press("Enter")
 
 
-def test_an_old_answer_is_dimmed_until_the_new_one_is_there(chromium, place, monkeypatch):
+def test_it_answers_as_the_command_does_while_one_drags(seen, pictures):
+    dragged(seen, "devices", 1.0)
+    settled(seen, Asked(devices=64))
+    dragged(seen, "minibatch", 0.0)
+    settled(seen, Asked(devices=64, minibatch=1))
+    typed(seen, "gpu", "h100")
+    settled(seen, Asked(devices=64, minibatch=1, gpu="h100"))
+    drawn(seen)
+    seen.page.locator("#break-even", has_text="Gb/s per GPU: It pays").wait_for()
+    assert seen.page.locator("#command").inner_text() == Asked(devices=64, minibatch=1, gpu="h100").command
+    assert seen.errors == []
+    seen.picture(pictures / "explore-dragged.png")
+
+
+def test_an_old_answer_is_dimmed_until_the_new_one_is_there(seen, monkeypatch):
     """All that is of the old question, from the answer to the chart."""
     kept, go = replies.reply, threading.Event()
     opacity = "(name) => Number(getComputedStyle(document.querySelector(name)).opacity)"
-    with browser.window(chromium, 1200) as seen:
-        seen.open(place)
-        settled(seen, Asked())
-        drawn(seen)
-        monkeypatch.setattr(replies, "reply", lambda asked: go.wait(60) and kept(asked))
-        dragged(seen, "devices", 0.0)
-        for name in ("#advice", "#table", "figure", "#break-even", "#command"):
-            seen.page.wait_for_function(f"() => ({opacity})('{name}') < 0.5")
-        go.set()
-        settled(seen, Asked(devices=2))
-        for name in ("#advice", "#table", "figure", "#break-even", "#command"):
-            seen.page.wait_for_function(f"() => ({opacity})('{name}') === 1")
-        assert seen.errors == []
+    drawn(seen)
+    monkeypatch.setattr(replies, "reply", lambda asked: go.wait(60) and kept(asked))
+    dragged(seen, "devices", 0.0)
+    for name in ("#advice", "#table", "figure", "#break-even", "#command"):
+        seen.page.wait_for_function(f"() => ({opacity})('{name}') < 0.5")
+    go.set()
+    settled(seen, Asked(devices=2))
+    for name in ("#advice", "#table", "figure", "#break-even", "#command"):
+        seen.page.wait_for_function(f"() => ({opacity})('{name}') === 1")
+    assert seen.errors == []
 
 
-def test_the_recipe_and_epochs_have_controls(chromium, place):
-    with browser.window(chromium, 1200) as seen:
-        seen.open(place)
-        settled(seen, Asked())
-        dragged(seen, "epochs", 1.0)
-        settled(seen, Asked(epochs=10.0))
-        assert seen.page.locator("#advice", has_text="10 epochs are").count() == 1
-        dragged(seen, "recompute", 1.0)
-        settled(seen, Asked(epochs=10.0, recipe=recipe_of({"recompute": "none"})))
-        assert seen.page.locator("label", has_text="recompute: none").count() == 1
+def test_the_recipe_and_epochs_have_controls(seen):
+    dragged(seen, "epochs", 1.0)
+    settled(seen, Asked(epochs=10.0))
+    assert seen.page.locator("#advice", has_text="10 epochs are").count() == 1
+    dragged(seen, "recompute", 1.0)
+    settled(seen, Asked(epochs=10.0, recipe=recipe_of({"recompute": "none"})))
+    assert seen.page.locator("label", has_text="recompute: none").count() == 1
 
 
 def test_the_root_shows_what_it_was_started_with(chromium):
-    from odcsim.show.explore.serve import serve
-
-    one = serve(0, Asked(trace="lmsys-chat"))
-    threading.Thread(target=one.server.serve_forever, daemon=True).start()
-    try:
-        with browser.window(chromium) as seen:
-            seen.open(one.link())
-            settled(seen, Asked(trace="lmsys-chat"))
-            seen.page.goto(one.link().partition("?")[0])
-            settled(seen, Asked(trace="lmsys-chat"))
-    finally:
-        one.server.shutdown()
-        one.server.server_close()
+    asked = Asked(trace="lmsys-chat")
+    with serving(asked) as one, browser.window(chromium) as seen:
+        for link in (one.link(), one.link().partition("?")[0]):
+            settled(seen.open(link), asked)
 
 
 def test_a_link_opens_what_was_set(chromium, served):
     asked = Asked(trace="lmsys-chat", devices=16, network=100, price=3.0)
     with browser.window(chromium) as seen:
-        seen.open(served.link(asked.search))
-        settled(seen, asked)
+        settled(seen.open(served.link(asked.search)), asked)
         assert seen.page.locator("#trace").input_value() == "lmsys-chat"
         assert "token" not in seen.page.evaluate("location.href")
 
@@ -159,52 +154,34 @@ def test_what_a_link_cannot_say_is_said(chromium, served):
         settled(seen, Asked())
 
 
-def test_a_page_of_another_site_learns_nothing(chromium, served):
+def test_a_page_of_another_site_learns_nothing(seen, served):
     """It knows the address, and the browser has the cookie."""
-    with browser.window(chromium) as seen:
-        seen.open(served.link())
-        settled(seen, Asked())
-        place = served.link().partition("?")[0]
-        seen.page.goto("about:blank")
-        how = "{method: 'POST', body: '{}', credentials: 'include'}"
-        asking = f"(place) => fetch(place, {how}).then((reply) => reply.status, String)"
-        assert "TypeError" in seen.page.evaluate(asking, place + "_dash-update-component")
-        seen.errors.clear()
+    place = served.link().partition("?")[0]
+    seen.page.goto("about:blank")
+    how = "{method: 'POST', body: '{}', credentials: 'include'}"
+    asking = f"(place) => fetch(place, {how}).then((reply) => reply.status, String)"
+    assert "TypeError" in seen.page.evaluate(asking, place + "_dash-update-component")
+    seen.errors.clear()
 
 
-def test_what_cannot_be_asked_is_said_and_the_rest_stays(chromium, place):
-    with browser.window(chromium) as seen:
-        seen.open(place)
-        settled(seen, Asked())
-        seen.page.locator("#model").fill("no-such-model")
-        seen.page.locator("#model").press("Enter")
-        seen.page.locator("#problem", has_text="no-such-model").wait_for()
-        assert seen.page.evaluate(SHOWN) == [list(row) for row in reply(Asked()).table[1]]
-        seen.page.locator("#trace").fill("/dev/stdin")
-        seen.page.locator("#trace").press("Enter")
-        seen.page.locator("#problem", has_text="/dev/stdin: the trace is a pipe or a device").wait_for()
+def test_what_cannot_be_asked_is_said_and_the_rest_stays(seen):
+    typed(seen, "model", "no-such-model")
+    seen.page.locator("#problem", has_text="no-such-model").wait_for()
+    assert seen.page.evaluate(SHOWN) == [list(row) for row in reply(Asked()).table[1]]
+    typed(seen, "trace", "/dev/stdin")
+    seen.page.locator("#problem", has_text="/dev/stdin: the trace is a pipe or a device").wait_for()
 
 
-def test_a_report_is_saved(chromium, place):
-    with browser.window(chromium) as seen:
-        seen.open(place)
-        settled(seen, Asked())
-        with seen.page.expect_download(timeout=60_000) as saving:
-            seen.page.locator("#save").click()
-        assert "How to train" in saving.value.path().read_text(encoding="utf-8")
+def test_a_report_is_saved(seen):
+    with seen.page.expect_download(timeout=60_000) as saving:
+        seen.page.locator("#save").click()
+    assert "How to train" in saving.value.path().read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("scheme", browser.SCHEMES)
-@pytest.mark.parametrize("width", browser.WIDTHS)
-def test_it_is_readable_everywhere(chromium, place, pictures, width, scheme):
+@pytest.mark.parametrize(("width", "scheme"), browser.VIEWS)
+def test_it_is_readable_everywhere(chromium, served, pictures, width, scheme):
     with browser.window(chromium, width, scheme) as seen:
-        seen.open(place)
-        settled(seen, Asked())
+        settled(seen.open(served.link()), Asked())
         drawn(seen)
         seen.page.wait_for_timeout(500)
-        seen.picture(pictures / f"explore-{width}-{scheme}.png")
-        assert seen.errors == []
-        assert browser.overlapping(seen.boxes()) == []
-        assert seen.wide() == []
-        assert seen.cut() == []
-        assert seen.accessible() == []
+        seen.laid_out(pictures / f"explore-{width}-{scheme}.png")

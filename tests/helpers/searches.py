@@ -1,57 +1,34 @@
 """What people of the field type into the site's search, and the page that is to be the first result, or one of two."""
 
-SEARCHES = {
-    "straggler": ["howto/slow-step"],
-    "idle time": ["howto/slow-step"],
-    "bubble": ["howto/slow-step"],
-    "pipeline parallelism": ["howto/slow-step"],
-    "profiler trace": ["howto/perfetto", "howto/slow-step"],
-    "load imbalance": ["odc"],
-    "all-gather": ["odc"],
-    "reduce-scatter": ["odc"],
-    "gradient accumulation": ["odc"],
-    "on-demand communication": ["odc"],
-    "load balancing": ["balancing"],
-    "dynamic batching": ["howto/flags"],
-    "sequence packing": ["howto/flags"],
-    "padding": ["howto/flags"],
-    "truncation": ["howto/lengths"],
-    "sequence length": ["howto/lengths"],
-    "activation checkpointing": ["howto/recompute"],
-    "out of memory": ["howto/recompute"],
-    "OOM": ["howto/recompute"],
-    "peak memory": ["howto/recompute", "model/memory"],
-    "token limit": ["users", "model/memory"],
-    "resume from a checkpoint": ["faq"],
-    "speedup": ["faq"],
-    "MFU": ["neighbours"],
-    "Megatron": ["neighbours"],
-    "confidence interval": ["model/statistics"],
-    "hybrid sharding": ["howto/network"],
-    "HSDP": ["howto/network"],
-    "InfiniBand": ["howto/own-cluster"],
-    "heterogeneous cluster": ["howto/own-cluster"],
-    "NCCL": ["howto/check", "engine/gpus"],
-    "deadlock": ["howto/check"],
-    "NVSHMEM": ["engine/gpus", "faq"],
-    "GRPO": ["howto/rl"],
-    "rollouts": ["howto/rl"],
-    "DPO": ["howto/pairs"],
-    "LoRA": ["faq"],
-    "context parallelism": ["faq"],
-    "training cost": ["howto/rent"],
-    "price": ["howto/rent"],
-    "which GPU to rent": ["howto/rent"],
-    "deadline": ["howto/rent"],
-    "budget": ["howto/rent"],
-    "TRL": ["trl", "howto/flags"],
-    "verl": ["verl", "howto/flags"],
-    "torchtitan": ["torchtitan"],
-    "Hugging Face Trainer": ["hugging-face"],
-    "sampler": ["own-loop", "losses"],
-    "DataLoader": ["own-loop"],
-    "fault tolerance": ["howto/launch"],
-    "Slurm": ["howto/launch"],
-    "multimodal": ["faq"],
-    "throughput": ["howto/calibrate"],
-}
+_FOUND = """
+howto/slow-step: straggler, idle time, bubble, pipeline parallelism
+howto/perfetto howto/slow-step: profiler trace
+odc: load imbalance, all-gather, reduce-scatter, gradient accumulation, on-demand communication
+balancing: load balancing
+howto/flags: dynamic batching, sequence packing, padding
+howto/lengths: truncation, sequence length
+howto/recompute: activation checkpointing, out of memory, OOM
+howto/recompute model/memory: peak memory
+users model/memory: token limit
+faq: resume from a checkpoint, speedup, LoRA, context parallelism, multimodal
+neighbours: MFU, Megatron
+model/statistics: confidence interval
+howto/network: hybrid sharding, HSDP
+howto/own-cluster: InfiniBand, heterogeneous cluster
+howto/check engine/gpus: NCCL
+howto/check: deadlock
+engine/gpus faq: NVSHMEM
+howto/rl: GRPO, rollouts
+howto/pairs: DPO
+howto/rent: training cost, price, which GPU to rent, deadline, budget
+trl howto/flags: TRL
+verl howto/flags: verl
+torchtitan: torchtitan
+hugging-face: Hugging Face Trainer
+own-loop losses: sampler
+own-loop: DataLoader
+howto/launch: fault tolerance, Slurm
+howto/calibrate: throughput
+"""
+ROWS = [row.split(": ") for row in _FOUND.strip().splitlines()]
+SEARCHES = {words: pages.split() for pages, found in ROWS for words in found.split(", ")}
