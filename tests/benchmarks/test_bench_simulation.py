@@ -6,7 +6,7 @@ same run (`extra_info`), so that it says something on any machine.
 
 import subprocess
 import sys
-import time
+import timeit
 from dataclasses import replace
 from itertools import count
 
@@ -25,10 +25,11 @@ COMPARE = "compare longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8
 DEMO_START = [sys.executable, "-c", "import numpy"]
 
 
-def timed(call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def beside(benchmark, bare, words: str, *given) -> None:
+    """How many times as long as something bare takes, at its quickest."""
+    if not benchmark.disabled:
+        seconds = min(timeit.repeat(lambda: bare(*given), number=1, repeat=3))
+        benchmark.extra_info[words] = round(benchmark.stats["min"] / seconds, 1)
 
 
 def test_compare_from_the_command_line(benchmark):
@@ -39,21 +40,17 @@ def test_compare_from_the_command_line(benchmark):
     )
     assert done.stdout.count(" on-demand ") >= len(NAMES)
     assert "Yes: " in done.stdout
-    if benchmark.disabled:
-        return
-    benchmark.extra_info["times python + numpy alone"] = round(
-        benchmark.stats["min"] / min(timed(lambda: subprocess.run(DEMO_START, check=True)) for _ in range(3)), 1
-    )
+    beside(benchmark, lambda: subprocess.run(DEMO_START, check=True), "times python + numpy alone")
 
 
 def durations(steps, minibatches: int, devices: int):
     return np.random.default_rng(0).exponential(size=(len(steps.durations), minibatches, devices))
 
 
-def bare_scan(layers: int, microbatches: int, minibatches: int, devices: int) -> None:
+def bare_scan(layers: int, minibatches: int, devices: int) -> None:
     """A max-plus scan over as many layers as the program runs: what no executor of this kind can undercut."""
     ready, seconds = np.zeros((minibatches, devices)), np.ones((minibatches, devices))
-    for _ in range(layers * microbatches):
+    for _ in range(layers):
         np.maximum(ready, ready.max(axis=1, keepdims=True), out=ready)
         ready += seconds
 
@@ -76,10 +73,6 @@ def scan(steps, table, *, measured: bool) -> float:
     return seconds
 
 
-def compute_of(steps, table) -> float:
-    return sum(table[step.duration].sum() for step in steps.steps if step.kind == "compute")
-
-
 @pytest.mark.parametrize("measured", [False, True], ids=["times", "times-and-idle-parts"])
 @pytest.mark.parametrize("sync", ["collective", "on-demand"])
 def test_analytic_at_a_thousand_devices(benchmark, sync, measured):
@@ -87,12 +80,9 @@ def test_analytic_at_a_thousand_devices(benchmark, sync, measured):
     steps = program(64, 8, sync)
     table = durations(steps, 100, 1024)
     found = benchmark.pedantic(lambda: scan(steps, table, measured=measured), rounds=3, warmup_rounds=1)
-    compute = compute_of(steps, table)
+    compute = sum(table[step.duration].sum() for step in steps.steps if step.kind == "compute")
     assert found == pytest.approx(compute) if measured else compute / 1024 < found < compute
-    if benchmark.disabled:
-        return
-    bare = min(timed(lambda: bare_scan(64, 8, 100, 1024)) for _ in range(3))
-    benchmark.extra_info["times a bare numpy scan"] = round(benchmark.stats["min"] / bare, 1)
+    beside(benchmark, bare_scan, "times a bare numpy scan", 64 * 8, 100, 1024)
 
 
 def bare_steps(count: int) -> float:
@@ -112,11 +102,7 @@ def test_des_steps_per_second(benchmark, sync):
     found = benchmark.pedantic(lambda: des.run(steps, table), rounds=3, warmup_rounds=1)
     assert np.array_equal(found, analytic.run(steps, table))
     count = len(steps.steps) * 20 * 8
-    if benchmark.disabled:
-        return
-    bare = min(timed(lambda: bare_steps(count)) for _ in range(3))
-    benchmark.extra_info["steps per second"] = round(count / benchmark.stats["min"])
-    benchmark.extra_info["times a bare Python loop"] = round(benchmark.stats["min"] / bare, 1)
+    beside(benchmark, bare_steps, "times a bare Python loop", count)
 
 
 def touched(cells: int) -> None:
@@ -126,7 +112,7 @@ def touched(cells: int) -> None:
 
 @pytest.mark.parametrize(("devices", "entries", "minibatches"), [(256, 1024, 8), (1024, 4096, 8), (1024, 4096, 32)])
 def test_growth_of_a_queue(benchmark, devices, entries, minibatches):
-    """Seconds per entry: about flat, whoever takes it. A third of the entries are alike, as where samples are cut."""
+    """About flat for each entry, whoever takes it. A third of the entries are alike, as where samples are cut."""
     steps, rng = program(28, 1, "on-demand"), np.random.default_rng(0)
     sizes = np.minimum(rng.exponential(size=(1, minibatches * entries, 1)), 1.1)
     seconds = np.broadcast_to(sizes, (len(steps.durations), *sizes.shape[1:]))
@@ -135,18 +121,13 @@ def test_growth_of_a_queue(benchmark, devices, entries, minibatches):
     found = benchmark.pedantic(lambda: taking.take(steps, table, steps, queues), rounds=3, warmup_rounds=1)
     assert found.shape == (minibatches, entries)
     assert len(set(found[0].tolist())) > devices // 2
-    if benchmark.disabled:
-        return
-    count = minibatches * entries
-    bare = min(timed(lambda: touched(count * len(steps.steps))) for _ in range(3))
-    benchmark.extra_info["nanoseconds per entry"] = round(1e9 * benchmark.stats["min"] / count)
-    benchmark.extra_info["times a touch of every cell"] = round(benchmark.stats["min"] / bare, 1)
+    beside(benchmark, touched, "times a touch of every cell", minibatches * entries * len(steps.steps))
 
 
 @pytest.mark.parametrize(("devices", "minibatches"), [(64, 64), (1024, 8), (16384, 2)])
 def test_growth_of_a_whole_comparison_with_devices(benchmark, devices, minibatches):
-    """Drawing, planning, simulating and summing up of every row: nanoseconds for each of its minibatches and devices.
-    And as a multiple of what it takes to touch a number once for each layer that each device of each row runs."""
+    """Drawing, planning, simulating and summing up of every row, as a multiple of what it takes to touch a number once
+    for each layer that each device of each row runs."""
     lengths = "lognormal:median=8000,sigma=0.9,max=65536,samples=200000"
     asked = {"devices": devices, "minibatch": 4, "minibatches": minibatches, "max_tokens": 65536}
     setting, seeds = ask(lengths, "qwen2.5-7b", gpu="h100", **asked), count()
@@ -156,12 +137,6 @@ def test_growth_of_a_whole_comparison_with_devices(benchmark, devices, minibatch
 
     found = benchmark.pedantic(compare, setup=another, rounds=3, warmup_rounds=1)
     assert {row.balancer for row in found.rows} == set(ALL)
-    if benchmark.disabled:
-        return
-    layers, each = setting.cost.model.layers, minibatches * devices
-    bare = min(
-        timed(lambda: [touched(round(row.microbatches * layers * each)) for row in found.rows]) for _ in range(3)
-    )
-    nanoseconds = 1e9 * benchmark.stats["min"] / (each * len(found.rows))
-    benchmark.extra_info["nanoseconds per minibatch, device and row"] = round(nanoseconds)
-    benchmark.extra_info["times a touch of every cell"] = round(benchmark.stats["min"] / bare, 1)
+    each = setting.cost.model.layers * minibatches * devices
+    cells = [round(row.microbatches * each) for row in found.rows]
+    beside(benchmark, lambda: list(map(touched, cells)), "times a touch of every cell")
