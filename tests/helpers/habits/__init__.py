@@ -40,10 +40,10 @@ def habit(**how: Any) -> Callable[[Follow], Follow]:
 
 
 def in_words(module: str, *more: Follow, **how: Any) -> Callable[[str], None]:
-    """Habits of nothing but what `User.do` knows: each has a line of its name and words, and below it its sentence."""
+    """Habits of nothing but what `User.do` knows: a name, words and, in this line or the next, the sentence."""
 
     def kept(text: str) -> None:
-        for name, words, sentence in re.findall(r"^(\w+): (.+)\n +(.+)$", text, re.MULTILINE):
+        for name, words, sentence in re.findall(r"^(\w+): (.+?)(?: \| |\n +)(.+)$", text, re.MULTILINE):
             follow = partial(_done, words=words, more=more)
             follow.__doc__ = sentence
             EVERY[f"{module.rpartition('.')[2]}: {name}"] = Habit(follow, **how)

@@ -11,8 +11,7 @@ from habits import habit, in_words
 from habits.forgotten import parts_norm
 
 in_words(__name__, counts=(3, 1))("""
-five_lines: attach; 3 x usual evaluate
-    attached: backward, clip, step, `zero_grad()`
+five_lines: attach; 3 x usual evaluate | attached: backward, clip, step, `zero_grad()`
 zero_grad_first: attach; 3 x zero backward clip step; evaluate
     attached: `zero_grad()` first, then backward, clip, step
 """)
@@ -28,42 +27,30 @@ def reshard(user: User) -> None:
 
 
 in_words(__name__, forwards_alone, reshard)("""
-zero_grad_after_forward: attach; 2 x forward zero go_back step
-    attached: `zero_grad()` between forward and backward
-without_clipping: attach; 3 x backward step zero
-    attached: backward, step, `zero_grad()`
-nobody_has_a_microbatch: attach usual usual:0,0 usual
-    attached: a minibatch without any microbatch
-clip_after_step: attach; 2 x backward step clip zero
-    attached: clipping after the step: too late, as ever
+zero_grad_after_forward: attach; 2 x forward zero go_back step | attached: `zero_grad()` between forward and backward
+without_clipping: attach; 3 x backward step zero | attached: backward, step, `zero_grad()`
+nobody_has_a_microbatch: attach usual usual:0,0 usual | attached: a minibatch without any microbatch
+clip_after_step: attach; 2 x backward step clip zero | attached: clipping after the step: too late, as ever
 norm_logged: attach; 2 x backward look_at_gradients clip step look_at_gradients zero
     attached: gradients logged before clipping and after the step
-step_twice: attach backward step step zero usual
-    attached: two steps with the same gradients
-no_zero_grad: attach backward step backward clip step
-    attached: no `zero_grad()` between two minibatches
+step_twice: attach backward step step zero usual | attached: two steps with the same gradients
+no_zero_grad: attach backward step backward clip step | attached: no `zero_grad()` between two minibatches
 zero_grad_of_the_model: attach; 2 x backward clip step zero_model
     attached: `model.zero_grad()` in place of the optimizer's
-zero_grad_between_microbatches: attach backward zero backward step
-    attached: `zero_grad()` between two microbatches
-skipped_step: attach backward clip zero usual
-    attached: a step that is skipped, for its norm was too large
+zero_grad_between_microbatches: attach backward zero backward step | attached: `zero_grad()` between two microbatches
+skipped_step: attach backward clip zero usual | attached: a step that is skipped, for its norm was too large
 settled_and_published_too: attach; 2 x backward settle clip step zero publish
     attached, and `settle()` and `publish()` called all the same
-settle_after_clipping: attach; 2 x backward clip settle step zero
-    attached: `settle()` after clipping
+settle_after_clipping: attach; 2 x backward clip settle step zero | attached: `settle()` after clipping
 evaluation_before_clipping: attach; 2 x backward evaluate clip step zero
     attached: evaluation between backward and clipping
 forward_before_clipping: attach backward forwards_alone clip
     attached: a forward pass with gradients and without a backward pass, then clipping
 forward_and_reshard_before_clipping: attach; 2 x backward forwards_alone reshard clip step zero
     attached: a forward pass without a backward pass, `reshard()` of every module, then clipping
-evaluation_before_step: attach backward clip evaluate step
-    attached: evaluation between clipping and the step
-evaluation_after_step: attach; 2 x backward step evaluate zero
-    attached: evaluation between the step and `zero_grad()`
-attached_twice: attach attach
-    an optimizer attached twice
+evaluation_before_step: attach backward clip evaluate step | attached: evaluation between clipping and the step
+evaluation_after_step: attach; 2 x backward step evaluate zero | attached: evaluation between the step and `zero_grad()`
+attached_twice: attach attach | an optimizer attached twice
 """)
 in_words(__name__, forwards_alone, counts=(2, 0))("""
 one_without_microbatches: attach zero; 2 x usual; usual:0,1
@@ -78,12 +65,10 @@ forward_before_clipping_where_one_has_nothing: attach zero backward forwards_alo
 in_words(__name__, counts=(1, 1))("""
 evaluation_between_forward_and_backward: attach; 2 x forward evaluate go_back clip step zero
     attached: evaluation between a forward pass and its backward pass
-closed: attach usual go_on_without usual
-    attached, `close()`, stock training on
+closed: attach usual go_on_without usual | attached, `close()`, stock training on
 """)
 in_words(__name__, optimizer=torch.optim.AdamW)("""
-zero_grad_to_zeros: attach backward step zeros usual
-    attached: `zero_grad(set_to_none=False)`
+zero_grad_to_zeros: attach backward step zeros usual | attached: `zero_grad(set_to_none=False)`
 """)
 
 

@@ -29,10 +29,8 @@ def load(user: User) -> None:
 
 
 in_words(__name__, save)("""
-after_each_step: 3 x minibatch save evaluate
-    SGD without momentum, saved after each minibatch
-attached_after_each_step: attach; 3 x usual save evaluate
-    attached: SGD without momentum, saved after each minibatch
+after_each_step: 3 x minibatch save evaluate | SGD without momentum, saved after each minibatch
+attached_after_each_step: attach; 3 x usual save evaluate | attached: SGD without momentum, saved after each minibatch
 """)
 in_words(__name__, save, counts=(2, 0))("""
 stateless_saved_early: backward save finish minibatch
@@ -41,8 +39,7 @@ attached_stateless_saved_early: attach zero usual backward save step zero
     attached: SGD without momentum, saved between backward and the step of a later minibatch
 """)
 in_words(__name__, save, keep, load, optimizer=torch.optim.AdamW)("""
-before_the_first_step: 2 x save minibatch
-    AdamW, saved before the first minibatch
+before_the_first_step: 2 x save minibatch | AdamW, saved before the first minibatch
 resumed: minibatch keep minibatch renew load publish minibatch save
     AdamW, a new one loaded into it after minibatches, then `publish()`
 attached_resumed: attach usual keep usual renew reopen_attached load usual save
@@ -51,8 +48,7 @@ attached_resumed: attach usual keep usual renew reopen_attached load usual save
 in_words(__name__, save, counts=(2, 0), optimizer=torch.optim.AdamW)("""
 first_saved_too_early: backward save finish
     AdamW, whose first state is saved when one device has gradients on their way and the other has none
-saved_early: minibatch backward save finish minibatch
-    AdamW, saved between backward and the step of a later minibatch
+saved_early: minibatch backward save finish minibatch | AdamW, saved between backward and the step of a later minibatch
 attached_after_zero_grad: attach; 3 x zero save backward clip step
     attached: AdamW, saved after `zero_grad()`, before the first minibatch and later
 attached_first_saved_too_early: attach zero backward save step

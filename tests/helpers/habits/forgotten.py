@@ -6,20 +6,14 @@ from users import User
 from habits import habit, in_words
 
 in_words(__name__)("""
-zero_grad_to_zeros_before_settle: backward zeros finish
-    `zero_grad(set_to_none=False)` between backward and `settle()`
+zero_grad_to_zeros_before_settle: backward zeros finish | `zero_grad(set_to_none=False)` between backward and `settle()`
 zero_grad_before_settle: backward zero settle look_at_gradients step publish
     `zero_grad()` between backward and `settle()`
-zero_grad_between_microbatches: backward zero backward finish
-    `zero_grad()` between two microbatches
-no_settle: backward step zero publish evaluate
-    `settle()` forgotten
-no_publish: backward settle step zero backward finish
-    `publish()` forgotten
-neither: backward step zero backward step
-    `settle()` and `publish()` forgotten
-clip_before_settle: backward clip settle step publish
-    clipping before `settle()`
+zero_grad_between_microbatches: backward zero backward finish | `zero_grad()` between two microbatches
+no_settle: backward step zero publish evaluate | `settle()` forgotten
+no_publish: backward settle step zero backward finish | `publish()` forgotten
+neither: backward step zero backward step | `settle()` and `publish()` forgotten
+clip_before_settle: backward clip settle step publish | clipping before `settle()`
 """)
 in_words(__name__, counts=(2, 0))("""
 clip_before_settle_without_microbatches: backward clip settle step publish

@@ -8,16 +8,12 @@ from habits import habit, in_words
 in_words(__name__, model=Half)("""
 frozen_before: 2 x backward settle look_at_gradients step publish
     parameters and a whole layer frozen before `OnDemand`
-unfrozen_later: minibatch unfreeze minibatch
-    a layer unfrozen after `OnDemand`
-refrozen: minibatch unfreeze reopen minibatch
-    a layer unfrozen for a new `OnDemand`
+unfrozen_later: minibatch unfreeze minibatch | a layer unfrozen after `OnDemand`
+refrozen: minibatch unfreeze reopen minibatch | a layer unfrozen for a new `OnDemand`
 """)
 in_words(__name__)("""
-layer_frozen_later: minibatch freeze backward settle look_at_gradients step publish
-    a layer frozen after `OnDemand`
-frozen_inside: backward freeze backward settle look_at_gradients
-    a layer frozen between two microbatches
+layer_frozen_later: minibatch freeze backward settle look_at_gradients step publish | a layer frozen after `OnDemand`
+frozen_inside: backward freeze backward settle look_at_gradients | a layer frozen between two microbatches
 """)
 
 
@@ -53,6 +49,5 @@ def reaches_nothing_trained(user: User) -> None:
 
 
 in_words(__name__, model=OneTrained)("""
-goes_back_from_nothing: minibatch
-    the same with `loss.backward()`, which torch itself refuses
+goes_back_from_nothing: minibatch | the same with `loss.backward()`, which torch itself refuses
 """)

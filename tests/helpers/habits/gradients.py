@@ -34,8 +34,7 @@ def shard_head_apart(model):
 
 
 in_words(__name__, counts=(1, 1), model=OutsideHead, wrap=shard_head_apart)("""
-full_tensor_in_a_loss: 2 x backward settle look_at_gradients step publish
-    `lm_head.weight.full_tensor()` in a loss
+full_tensor_in_a_loss: 2 x backward settle look_at_gradients step publish | `lm_head.weight.full_tensor()` in a loss
 """)
 in_words(__name__, counts=(3, 1), model=OutsideHead, wrap=shard_head_apart)("""
 full_tensor_in_a_loss_uneven: 2 x minibatch
@@ -89,28 +88,20 @@ def together(user: User) -> None:
 
 MORE = (penalty, sync_off, sync_on, scale, add_to, set_own, retained, forward_of_two, together)
 in_words(__name__, *MORE, counts=(1, 1))("""
-penalty_on_shards: backward penalty finish
-    a penalty computed on the sharded parameters, outside of a forward pass
+penalty_on_shards: backward penalty finish | a penalty computed on the sharded parameters, outside of a forward pass
 """)
 in_words(__name__, *MORE)("""
 sync_left_off: sync_off backward settle look_at_gradients step publish
     gradient sync off, and left off at the last microbatch
 sync_left_off_then_on: sync_off backward publish sync_on minibatch
     gradient sync left off for a minibatch, on in the next one
-changed_in_place: backward settle scale step publish
-    gradients scaled in place after `settle()`
-set_after_settle: backward settle add_to step publish
-    a penalty's gradient added to `.grad` after `settle()`
-noise_before_settle: backward add_to finish
-    something added to `.grad` before `settle()`
-own_gradient_before_settle: backward set_own finish
-    `.grad` set by hand before `settle()`
-own_gradient_after_settle: backward settle set_own step publish minibatch
-    `.grad` set by hand after `settle()`
-retained_graph: forward retained go_back settle look_at_gradients step publish
-    two backward passes through one graph
-two_losses: forward_of_two go_back settle look_at_gradients step publish
-    two forward passes, then two backward passes
+changed_in_place: backward settle scale step publish | gradients scaled in place after `settle()`
+set_after_settle: backward settle add_to step publish | a penalty's gradient added to `.grad` after `settle()`
+noise_before_settle: backward add_to finish | something added to `.grad` before `settle()`
+own_gradient_before_settle: backward set_own finish | `.grad` set by hand before `settle()`
+own_gradient_after_settle: backward settle set_own step publish minibatch | `.grad` set by hand after `settle()`
+retained_graph: forward retained go_back settle look_at_gradients step publish | two backward passes through one graph
+two_losses: forward_of_two go_back settle look_at_gradients step publish | two forward passes, then two backward passes
 one_loss_of_two_passes: forward_of_two together settle look_at_gradients step publish
     two forward passes, one backward pass for both
 """)
@@ -195,16 +186,14 @@ def keep_root_whole(model: nn.Module) -> None:
 
 
 in_words(__name__, penalized, model=FromInputs)("""
-gradient_penalty: penalized
-    a penalty on gradients, by `create_graph=True`
+gradient_penalty: penalized | a penalty on gradients, by `create_graph=True`
 """)
 in_words(__name__, penalized, model=FromInputs, wrap=keep_whole)("""
 gradient_penalty_kept_whole: 2 x penalized
     the same where `fully_shard(reshard_after_forward=False)` and `set_reshard_after_backward(False)` keep weights
 """)
 in_words(__name__, penalized, model=RecomputedFromInputs, wrap=keep_root_whole)("""
-gradient_penalty_recomputed: penalized
-    the same under activation checkpointing, where the root alone keeps its weights
+gradient_penalty_recomputed: penalized | the same under activation checkpointing, where the root alone keeps its weights
 """)
 
 

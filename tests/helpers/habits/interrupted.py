@@ -99,10 +99,8 @@ def reset(user: User) -> None:
 in_words(__name__, fails_forward, fails_backward)("""
 last_skipped_after_forward: backward fails_forward finish minibatch
     an exception inside the last forward, the microbatch left out
-skipped_after_backward: backward:1,1 fails_backward finish
-    an exception inside backward, the microbatch left out
-forward_without_backward: forward; 2 x minibatch
-    forward passes whose losses are dropped
+skipped_after_backward: backward:1,1 fails_backward finish | an exception inside backward, the microbatch left out
+forward_without_backward: forward; 2 x minibatch | forward passes whose losses are dropped
 """)
 in_words(__name__, fails_backward, reset, calls="reset_iter_state")("""
 reset_after_backward: backward:1,1 fails_backward reset@0 finish
@@ -166,8 +164,7 @@ def collectives(user: User) -> None:
 
 
 in_words(__name__, collectives, counts=(3, 1), how={"timeout": 2.0})("""
-metrics_for_each_microbatch: collectives finish
-    a collective for each microbatch, with unequal numbers of microbatches
+metrics_for_each_microbatch: collectives finish | a collective for each microbatch, with unequal numbers of microbatches
 """)
 
 
@@ -194,10 +191,8 @@ def wait(user: User) -> None:  # noqa: ARG001
 
 
 in_words(__name__, all_reduce, wait)("""
-metrics_after_settle: backward settle all_reduce step publish
-    a collective of metrics after `settle()`
-late_device: 2 x wait@1 backward wait@0 settle clip step wait@1 publish evaluate
-    a device that is late for everything
+metrics_after_settle: backward settle all_reduce step publish | a collective of metrics after `settle()`
+late_device: 2 x wait@1 backward wait@0 settle clip step wait@1 publish evaluate | a device that is late for everything
 """)
 
 

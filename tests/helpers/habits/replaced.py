@@ -25,14 +25,10 @@ def tie(user: User) -> None:
 
 
 in_words(__name__, new_head, shard_head, tie)("""
-head: minibatch new_head renew minibatch
-    another head put in
-head_without_microbatches: new_head minibatch:0,0
-    another head put in, and a minibatch without any microbatch
-sharded_head: new_head shard_head renew minibatch
-    another head put in and given to `fully_shard`
-tied: tie renew minibatch
-    embedding and head tied
+head: minibatch new_head renew minibatch | another head put in
+head_without_microbatches: new_head minibatch:0,0 | another head put in, and a minibatch without any microbatch
+sharded_head: new_head shard_head renew minibatch | another head put in and given to `fully_shard`
+tied: tie renew minibatch | embedding and head tied
 """)
 
 

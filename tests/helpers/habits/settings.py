@@ -46,32 +46,25 @@ def _in_half_precision(model: nn.Module) -> None:
 
 
 in_words(__name__, wrap=_keep_whole)("""
-kept_whole: minibatch evaluate minibatch
-    `reshard_after_forward=False`
+kept_whole: minibatch evaluate minibatch | `reshard_after_forward=False`
 """)
 in_words(__name__, wrap=keep_whole)("""
-kept_whole_after_backward: minibatch evaluate minibatch
-    `set_reshard_after_backward(False)`
+kept_whole_after_backward: minibatch evaluate minibatch | `set_reshard_after_backward(False)`
 """)
 in_words(__name__, wrap=divided)("""
-divide_factor_before: minibatch
-    `set_gradient_divide_factor` before `OnDemand(average=False)`
+divide_factor_before: minibatch | `set_gradient_divide_factor` before `OnDemand(average=False)`
 """)
 in_words(__name__, wrap=_divide_by_one)("""
-divide_factor_one: minibatch
-    `set_gradient_divide_factor(1.0)` before `OnDemand`, as torchtitan does
+divide_factor_one: minibatch | `set_gradient_divide_factor(1.0)` before `OnDemand`, as torchtitan does
 """)
 in_words(__name__, wrap=_hooked)("""
-all_reduce_hook: minibatch
-    `set_all_reduce_hook`
+all_reduce_hook: minibatch | `set_all_reduce_hook`
 """)
 in_words(__name__, wrap=_in_half_precision)("""
-in_half_precision: minibatch
-    `MixedPrecisionPolicy(param_dtype=torch.float16)`
+in_half_precision: minibatch | `MixedPrecisionPolicy(param_dtype=torch.float16)`
 """)
 in_words(__name__, wrap=_offloaded)("""
-offloaded: 2 x minibatch
-    `CPUOffloadPolicy`
+offloaded: 2 x minibatch | `CPUOffloadPolicy`
 """)
 
 
@@ -182,8 +175,7 @@ def double_by_hooks(user: User) -> None:
 
 
 in_words(__name__, double_by_hooks)("""
-gradient_hooks: double_by_hooks minibatch
-    tensor hooks on parameters that change gradients
+gradient_hooks: double_by_hooks minibatch | tensor hooks on parameters that change gradients
 """)
 
 
@@ -206,6 +198,5 @@ def closed_inside(user: User) -> None:
 
 
 in_words(__name__, counts=(1, 1))("""
-closed_then_stock: minibatch go_on_without evaluate backward step zero evaluate
-    `close()`, stock training on
+closed_then_stock: minibatch go_on_without evaluate backward step zero evaluate | `close()`, stock training on
 """)

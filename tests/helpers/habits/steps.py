@@ -23,10 +23,8 @@ class Own:
 
 
 in_words(__name__, optimizer=Own)("""
-own_class: attach
-    an optimizer of one's own making attached
-own_class_by_hand: 2 x minibatch
-    an optimizer of one's own making, `settle()` and `publish()` called
+own_class: attach | an optimizer of one's own making attached
+own_class_by_hand: 2 x minibatch | an optimizer of one's own making, `settle()` and `publish()` called
 """)
 
 
@@ -45,8 +43,7 @@ def scaled(user: User) -> None:
 
 
 in_words(__name__, scaled)("""
-grad_scaler: attach scaled
-    attached: a `GradScaler`, and a gradient that is not finite on one device
+grad_scaler: attach scaled | attached: a `GradScaler`, and a gradient that is not finite on one device
 """)
 in_words(__name__, scaled, how={"check_finite": False})("""
 grad_scaler_skips: attach scaled
@@ -92,8 +89,7 @@ def part(user: User) -> None:
 in_words(__name__, part)("""
 part_of_the_parameters: part attach; 2 x usual
     attached: an optimizer of some of the parameters, the others neither frozen nor dropped
-part_by_hand: part; 2 x minibatch zero_model
-    an optimizer of some of the parameters, `settle()` and `publish()` called
+part_by_hand: part; 2 x minibatch zero_model | an optimizer of some of the parameters, `settle()` and `publish()` called
 """)
 
 

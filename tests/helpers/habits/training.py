@@ -26,14 +26,11 @@ def evaluate_with_gradients(user: User) -> None:
 
 
 in_words(__name__, counts=(1, 1))("""
-inference_mode: 2 x infer minibatch
-    evaluation under `inference_mode`, before and after steps
+inference_mode: 2 x infer minibatch | evaluation under `inference_mode`, before and after steps
 """)
 in_words(__name__, eval_mode, train_mode, evaluate_with_gradients)("""
-eval_mode: 2 x eval_mode evaluate train_mode minibatch
-    `eval()` and `train()` around evaluations
-evaluation_with_gradients: 2 x evaluate_with_gradients minibatch
-    an evaluation that forgets `no_grad`
+eval_mode: 2 x eval_mode evaluate train_mode minibatch | `eval()` and `train()` around evaluations
+evaluation_with_gradients: 2 x evaluate_with_gradients minibatch | an evaluation that forgets `no_grad`
 """)
 
 
@@ -57,12 +54,10 @@ def _compile_whole(model: nn.Module) -> None:
 
 
 in_words(__name__, wrap=_compile)("""
-compiled_layers: minibatch evaluate minibatch
-    layers compiled with `fullgraph=True`
+compiled_layers: minibatch evaluate minibatch | layers compiled with `fullgraph=True`
 """)
 in_words(__name__, wrap=_compile_whole)("""
-compiled_model: minibatch evaluate minibatch
-    the whole model compiled
+compiled_model: minibatch evaluate minibatch | the whole model compiled
 """)
 
 
@@ -126,16 +121,13 @@ INSIDE, AROUND, REENTRANT = (
     partial(Net, around="reentrant"),
 )
 in_words(__name__, model=INSIDE)("""
-recomputed: 2 x minibatch
-    activation checkpointing inside layers
+recomputed: 2 x minibatch | activation checkpointing inside layers
 """)
 in_words(__name__, model=AROUND)("""
-recomputed_around: 2 x minibatch
-    activation checkpointing around layers
+recomputed_around: 2 x minibatch | activation checkpointing around layers
 """)
 in_words(__name__, model=REENTRANT)("""
-recomputed_reentrant: 2 x minibatch
-    reentrant activation checkpointing
+recomputed_reentrant: 2 x minibatch | reentrant activation checkpointing
 """)
 in_words(__name__, one_backward, counts=(2, 3), model=AROUND)("""
 recomputed_together: 2 x one_backward finish
@@ -146,8 +138,7 @@ recomputed_nested: attach; 2 x one_backward clip step zero
     the same inside layers, of which parts are units of their own, and with an optimizer attached
 """)
 in_words(__name__, one_backward, wrap=_checkpointed)("""
-recomputed_by_hooks: 2 x one_backward finish
-    the same by hooks of `torch.distributed._composable.checkpoint`
+recomputed_by_hooks: 2 x one_backward finish | the same by hooks of `torch.distributed._composable.checkpoint`
 """)
 in_words(__name__, one_backward, counts=(2, 2), model=AROUND)("""
 recomputed_together_then_apart: one_backward finish minibatch one_backward finish
@@ -158,8 +149,7 @@ recomputed_reentrant_together: one_backward finish
     reentrant activation checkpointing, two forward passes before one backward pass: wrong under stock FSDP2
 """)
 in_words(__name__, model=Dropping)("""
-dropped_layers: 2 x minibatch
-    layers that are left out by some microbatches
+dropped_layers: 2 x minibatch | layers that are left out by some microbatches
 """)
 
 

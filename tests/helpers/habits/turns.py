@@ -24,8 +24,7 @@ published_where_one_has_nothing: attach backward:1,0 publish usual
     the same, with `publish()` on all devices in place of `zero_grad()`
 clipped_between_forward_and_backward: attach usual forward clip go_back clip step
     attached: `zero_grad()`, a forward pass, clipping, then its backward pass
-evaluated_after_a_look: attach; 2 x usual clip evaluate
-    attached: `zero_grad()`, clipping, evaluation, training on
+evaluated_after_a_look: attach; 2 x usual clip evaluate | attached: `zero_grad()`, clipping, evaluation, training on
 """)
 
 

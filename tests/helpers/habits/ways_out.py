@@ -18,22 +18,18 @@ loaded_partly_and_published: attach usual load_half_a_layer publish usual
     attached: `load_state_dict` of a layer alone, then `publish()`
 evaluation_after_a_skipped_step: attach backward clip zero evaluate usual
     attached: a step that is skipped, `zero_grad()`, evaluation
-gradient_hooks: attach double_by_hooks usual
-    attached: tensor hooks on parameters that change gradients
+gradient_hooks: attach double_by_hooks usual | attached: tensor hooks on parameters that change gradients
 penalty_on_shards: attach backward penalty step
     attached: a penalty computed on the sharded parameters, outside of a forward pass
-settled_twice: attach backward settle settle
-    attached: `settle()` twice
+settled_twice: attach backward settle settle | attached: `settle()` twice
 assigned: attach assign_half usual
     attached: `load_state_dict(assign=True)`, and the optimizer of the parameters there were
 assigned_and_attached: attach assign_half renew attach zero; 2 x usual
     attached: `load_state_dict(assign=True)`, and a new optimizer attached
-unfrozen: freeze reopen_attached usual unfreeze usual
-    attached: a layer unfrozen
+unfrozen: freeze reopen_attached usual unfreeze usual | attached: a layer unfrozen
 unfrozen_for_another: freeze reopen_attached usual unfreeze reopen_attached usual usual
     attached: a layer unfrozen for a new `OnDemand`, to which the optimizer is attached
-another_head: attach usual new_head usual
-    attached: another head put in
+another_head: attach usual new_head usual | attached: another head put in
 metrics_after_the_step: attach; 2 x usual all_reduce
     attached: a collective of metrics after the step, with unequal numbers of microbatches
 closed_and_cleared: backward:1,1 go_on_without zero backward:1,1 step
@@ -128,10 +124,8 @@ class Penalized(Net):
 
 
 in_words(__name__, model=Penalized)("""
-penalty_in_forward: 2 x minibatch
-    a penalty computed in a forward pass
-penalty_in_forward_attached: attach; 2 x usual
-    attached: a penalty computed in a forward pass
+penalty_in_forward: 2 x minibatch | a penalty computed in a forward pass
+penalty_in_forward_attached: attach; 2 x usual | attached: a penalty computed in a forward pass
 """)
 
 

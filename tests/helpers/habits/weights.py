@@ -37,44 +37,28 @@ def cast_all(user: User) -> None:
 
 
 in_words(__name__, in_place, spread, save_whole, cast_all)("""
-in_place: in_place evaluate minibatch
-    weights changed in place, without `publish()`
-in_place_published: in_place publish evaluate minibatch
-    weights changed in place, then `publish()`
-data: halve evaluate minibatch
-    weights changed through `.data`, without `publish()`
-data_published: halve publish evaluate minibatch
-    weights changed through `.data`, then `publish()`
-data_inside: backward halve backward finish
-    weights changed through `.data` between two microbatches
-broadcast_inside: backward spread backward finish
-    `dist.broadcast` into `to_local()` between two microbatches
-broadcast: spread evaluate minibatch
-    `dist.broadcast` into `to_local()`, without `publish()`
-broadcast_published: spread publish evaluate minibatch
-    `dist.broadcast` into `to_local()`, then `publish()`
-loaded: load_half evaluate minibatch
-    `load_state_dict`, without `publish()`
-loaded_published: load_half publish evaluate minibatch
-    `load_state_dict`, then `publish()`
-assigned: assign_half evaluate
-    `load_state_dict(assign=True)`, without `publish()`
+in_place: in_place evaluate minibatch | weights changed in place, without `publish()`
+in_place_published: in_place publish evaluate minibatch | weights changed in place, then `publish()`
+data: halve evaluate minibatch | weights changed through `.data`, without `publish()`
+data_published: halve publish evaluate minibatch | weights changed through `.data`, then `publish()`
+data_inside: backward halve backward finish | weights changed through `.data` between two microbatches
+broadcast_inside: backward spread backward finish | `dist.broadcast` into `to_local()` between two microbatches
+broadcast: spread evaluate minibatch | `dist.broadcast` into `to_local()`, without `publish()`
+broadcast_published: spread publish evaluate minibatch | `dist.broadcast` into `to_local()`, then `publish()`
+loaded: load_half evaluate minibatch | `load_state_dict`, without `publish()`
+loaded_published: load_half publish evaluate minibatch | `load_state_dict`, then `publish()`
+assigned: assign_half evaluate | `load_state_dict(assign=True)`, without `publish()`
 assigned_published: assign_half publish renew evaluate minibatch
     `load_state_dict(assign=True)`, then `publish()` and a new optimizer
 assigned_optimizer_kept: assign_half publish minibatch
     `load_state_dict(assign=True)`, `publish()`, and the optimizer of the parameters there were
 saved_whole: backward settle step save_whole publish minibatch
     `full_tensor()` of every weight after the step, before `publish()`
-only_one_publishes: backward publish@1 finish
-    one device publishes without settling
-one_publishes_twice: minibatch publish@1 minibatch
-    one device publishes once more than the others
-one_settles_first: settle@1 publish minibatch
-    one device settles where the other publishes
-optimizer_after_an_evaluation: evaluate renew minibatch
-    an optimizer made after an evaluation has left units whole
-cast: cast_all publish minibatch
-    `model.to(torch.float64)` after `OnDemand`, then `publish()`
+only_one_publishes: backward publish@1 finish | one device publishes without settling
+one_publishes_twice: minibatch publish@1 minibatch | one device publishes once more than the others
+one_settles_first: settle@1 publish minibatch | one device settles where the other publishes
+optimizer_after_an_evaluation: evaluate renew minibatch | an optimizer made after an evaluation has left units whole
+cast: cast_all publish minibatch | `model.to(torch.float64)` after `OnDemand`, then `publish()`
 """)
 
 
