@@ -3,9 +3,7 @@
 As `pool.Pool`, whose server of forks is theirs too: importing torch for each would take longer than their tests.
 """
 
-import contextlib
 import ctypes
-import multiprocessing as mp
 import os
 import pickle
 import sys
@@ -14,14 +12,13 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from machines import CARD, Machine, Machines
-from pool import PRELOAD, START, TIMEOUT
-from ranks import answers
+from pool import START, TIMEOUT, Pool, Pools, serve
 
 PORT = 29500  # each machine has all ports to itself
 
@@ -60,33 +57,15 @@ class Fate:
     words: str  # its last line on stderr
     seconds: float  # until it had ended, from the fault on
 
-    @property
-    def survived(self) -> bool:
-        """A fault that befell others, and not it."""
-        return self.code is None or self.code >= 0
 
-
-class MachinePool:
+class MachinePool(Pool):
     """`here`: processes on each machine. A failed call ends all of them, and the next one starts new machines."""
 
-    def __init__(self, here: Sequence[int] = (2, 2)) -> None:
-        self.here = tuple(here)
+    def __init__(self, *here: int) -> None:
+        super().__init__(sum(here))
+        self.here = here
         self.machines: Machines | None = None
         self.left: list[str] = []  # in what processes of a machine share, after those that met with a fault
-        self._processes: list[BaseProcess] = []
-        self._pipes: list[Connection] = []
-
-    def run(self, work: Callable[..., Any], *args: Any, timeout: float = TIMEOUT) -> list[Any]:
-        """Call `work(rank, *args)` everywhere. Their results, or the first failure."""
-        if not self._processes:
-            self._start(_serve)
-            answers(self._pipes, START, "device")
-        self._tell(work, args)
-        try:
-            return answers(self._pipes, timeout, "device")
-        except BaseException:
-            self.stop()
-            raise
 
     def fates(
         self,
@@ -102,29 +81,19 @@ class MachinePool:
         the end of those that the fault has `stopped`."""
         self.stop()
         try:
-            self._start(_once, folder)
-            self._tell(work, args)
-            struck = self._strike(fault, limit)
-            codes = self._ends(struck + limit, stopped)
-            self.left = self._files_left()
-            return [
-                Fate(code, _last_line(folder / f"stderr{rank}"), seconds - struck)
-                for rank, (code, seconds) in enumerate(codes)
-            ]
+            self.start(_once, folder)
+            self.tell(work, args)
+            if not wait(self._pipes, START + limit):
+                raise TimeoutError("nobody has come to the place of the fault")
+            assert self.machines is not None
+            fault(self.machines)
+            struck = time.monotonic()
+            ends = self._ends(struck + limit, stopped)
+            self.left = [path.name for machine in self.machines.machines for path in machine.shared()]
+            words = [_last_line(folder / f"stderr{rank}") for rank in range(self.devices)]
+            return [Fate(code, said, at - struck) for (code, at), said in zip(ends, words, strict=True)]
         finally:
             self.stop()
-
-    def _files_left(self) -> list[str]:
-        assert self.machines is not None
-        return [path.name for machine in self.machines.machines for path in machine.shared()]
-
-    def _strike(self, fault: Callable[[Machines], None], limit: float) -> float:
-        """When it was."""
-        if not wait(self._pipes, START + limit):
-            raise TimeoutError("nobody has come to the place of the fault")
-        assert self.machines is not None
-        fault(self.machines)
-        return time.monotonic()
 
     def _ends(self, deadline: float, stopped: Collection[int]) -> list[tuple[int | None, float]]:
         """How each process has ended, and when."""
@@ -140,41 +109,22 @@ class MachinePool:
         codes = [process.exitcode for process in self._processes]
         return [(code, found.get(rank, deadline)) for rank, code in enumerate(codes)]
 
-    def _tell(self, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        call = pickle.dumps((work, args))
-        for pipe in self._pipes:
-            pipe.send_bytes(call)
-
-    def _start(self, serve: Callable[..., None], *more: Any) -> None:
-        context = mp.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
+    def start(self, *how: Any) -> None:
         self.machines = Machines(len(self.here))
         for place in places(self.machines.machines, self.here):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_there, args=(theirs, place, serve, *more), daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
+            self.begin(_there, place, *how or (_serve,))
 
     def stop(self) -> None:
         if self.machines is not None:
             self.machines.close()
             self.machines = None
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.join()
-        for pipe in self._pipes:
-            pipe.close()
-        self._processes.clear()
-        self._pipes.clear()
+        super().stop()
 
 
-def _there(pipe: Connection, place: Place, serve: Callable[..., None], *more: Any) -> None:
+def _there(pipe: Connection, place: Place, program: Callable[..., None], *more: Any) -> None:
     place.machine.enter()
     os.environ.update(place.environment())
-    serve(pipe, place, *more)
+    program(pipe, place, *more)
 
 
 def _meet_others() -> None:
@@ -187,17 +137,7 @@ def _meet_others() -> None:
 
 def _serve(pipe: Connection, place: Place) -> None:
     _meet_others()
-    pipe.send_bytes(pickle.dumps((True, place.rank)))
-    with contextlib.suppress(EOFError):  # the tests are over
-        while True:
-            pipe.send_bytes(_answer(place.rank, *pickle.loads(pipe.recv_bytes())))
-
-
-def _answer(rank: int, work: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    try:
-        return pickle.dumps((True, work(rank, *args)))
-    except BaseException:
-        return pickle.dumps((False, traceback.format_exc()))
+    serve(pipe, place.rank)
 
 
 def _once(pipe: Connection, place: Place, folder: Path) -> None:
@@ -221,18 +161,7 @@ def _last_line(path: Path) -> str:
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
-class MachinePools:
-    """A pool for each number of processes on each machine that tests ask for."""
-
-    def __init__(self) -> None:
-        self._pools: dict[tuple[int, ...], MachinePool] = {}
-
-    def __call__(self, *here: int) -> MachinePool:
-        return self._pools.setdefault(here, MachinePool(here))
-
-    def stop(self) -> None:
-        for pool in self._pools.values():
-            pool.stop()
+MachinePools = partial(Pools, MachinePool)  # a pool for each number of processes on each machine that tests ask for
 
 
 def before(owner: Any, name: str, fault: Callable[[], None]) -> None:

@@ -32,32 +32,39 @@ class Pool:
     def run(self, work: Callable, *args, timeout: float = TIMEOUT) -> list:
         """Call `work(rank, *args)` on every device. Their results, or the first failure."""
         if not self._processes:
-            self._start()
-        call = pickle.dumps((work, args))
-        for pipe in self._pipes:
-            pipe.send_bytes(call)
+            self.start()
+            answers(self._pipes, START, "device")
+        self.tell(work, args)
         try:
             return answers(self._pipes, timeout, "device")
         except BaseException:
             self.stop()
             raise
 
+    def tell(self, work: Callable, args: tuple) -> None:
+        call = pickle.dumps((work, args))
+        for pipe in self._pipes:
+            pipe.send_bytes(call)
+
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
 
-    def _start(self) -> None:
-        context = mp.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
+    def start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="odc-pool-")  # new groups meet in it too
         for rank in range(self.devices):
-            ours, theirs = context.Pipe()
-            args = (theirs, rank, self.devices, f"file://{self._folder.name}/rendezvous")
-            process = context.Process(target=_serve, args=args, daemon=True, name=f"device {rank}")
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
-        answers(self._pipes, START, "device")
+            self.begin(_serve, rank, self.devices, f"file://{self._folder.name}/rendezvous")
+
+    def begin(self, serve: Callable, *args) -> None:
+        """Another process, which calls `serve(pipe, *args)`."""
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        ours, theirs = context.Pipe()
+        number = len(self._processes)
+        process = context.Process(target=serve, args=(theirs, *args), daemon=True, name=f"device {number}")
+        process.start()
+        theirs.close()
+        self._pipes.append(ours)
+        self._processes.append(process)
 
     def stop(self) -> None:
         for process in self._processes:
@@ -66,7 +73,7 @@ class Pool:
             process.join()
         for pipe in self._pipes:
             pipe.close()
-        if self._processes:
+        if hasattr(self, "_folder"):
             self._folder.cleanup()
         self._processes.clear()
         self._pipes.clear()
@@ -82,6 +89,11 @@ def _serve(pipe, rank: int, devices: int, address: str) -> None:
     torch.set_num_threads(1)
     limit = timedelta(seconds=2 * TIMEOUT)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=devices, timeout=limit)
+    serve(pipe, rank)
+
+
+def serve(pipe, rank: int) -> None:
+    """Whatever it is told to do, one after the other."""
     pipe.send_bytes(pickle.dumps((True, rank)))
     with contextlib.suppress(EOFError):  # the tests are over
         while True:
@@ -96,13 +108,14 @@ def _call(rank: int, work: Callable, args: tuple) -> bytes:
 
 
 class Pools:
-    """A pool for each number of devices that tests ask for."""
+    """A pool for each number of devices, or whatever a pool of this kind is made of, that tests ask for."""
 
-    def __init__(self) -> None:
-        self._pools: dict[int, Pool] = {}
+    def __init__(self, kind: type[Pool] = Pool) -> None:
+        self._pools: dict[tuple, Pool] = {}
+        self._kind = kind
 
-    def __call__(self, devices: int) -> Pool:
-        return self._pools.setdefault(devices, Pool(devices))
+    def __call__(self, *devices: int):
+        return self._pools.setdefault(devices, self._kind(*devices))
 
     def stop(self) -> None:
         for pool in self._pools.values():
