@@ -81,11 +81,7 @@ def _numpy(folder: Path) -> None:
 
 
 def _json(folder: Path) -> None:
-    rows = {
-        "csv": b"length\n" + b"12\n" * 5_000_000,
-        "header.csv": b"a," * 5_000_000,
-        "old": b"",
-    }
+    rows = {"csv": b"length\n" + b"12\n" * 5_000_000, "header.csv": b"a," * 5_000_000, "old": b""}
     rows |= {"json": b"[" + b"1," * 2_500_000 + b"1]", "columns.json": b'{"length": [' + b"1000," * 5_000_000 + b"1]}"}
     rows |= {
         "nested.json": b'{"length": [' + b"[]," * 5_000_000 + b"[]]}",

@@ -4,16 +4,7 @@ import importlib.util
 import os
 
 from hypothesis import strategies as st
-from shard_laws import (
-    DTYPES,
-    Case,
-    check_add,
-    check_far_apart,
-    check_gather,
-    check_sums,
-    check_total,
-    check_write,
-)
+from shard_laws import DTYPES, Case, check_add, check_far_apart, check_gather, check_sums, check_total, check_write
 
 __all__ = [
     "Case",

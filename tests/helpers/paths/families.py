@@ -113,12 +113,7 @@ def qwen3_vl() -> nn.Module:
 
 
 def qwen2_audio() -> nn.Module:
-    from transformers import (
-        Qwen2AudioConfig,
-        Qwen2AudioEncoderConfig,
-        Qwen2AudioForConditionalGeneration,
-        Qwen2Config,
-    )
+    from transformers import Qwen2AudioConfig, Qwen2AudioEncoderConfig, Qwen2AudioForConditionalGeneration, Qwen2Config
 
     sizes = {"d_model": WIDTH, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 40}
     tower = Qwen2AudioEncoderConfig(**sizes, num_mel_bins=8, max_source_positions=16)
