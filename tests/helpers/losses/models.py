@@ -1,6 +1,6 @@
 """What models of transformers take for their loss."""
 
-from tiny_trainers import llama
+from tiny_trainers import adapted, llama
 
 from losses import nets
 from losses.kind import Kind, of_bert, of_llama
@@ -44,6 +44,6 @@ EVERY = {
     "the same, and `mean_over = 'labels'`": Kind(
         model=nets.experts, layer="Qwen3MoeDecoderLayer", said={"mean_over": "labels"}, declared=True
     ),
-    "adapters of PEFT": Kind(model=nets.adapted),
+    "adapters of PEFT": Kind(model=adapted),
     "tied embeddings": Kind(model=lambda: llama(tie_word_embeddings=True)),
 }

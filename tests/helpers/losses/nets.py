@@ -1,8 +1,8 @@
 """Models of transformers, as small as they get."""
 
+from functools import partial
+
 import torch
-from peft import LoraConfig, get_peft_model
-from tiny_trainers import llama
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -27,41 +27,18 @@ def of_llama(kind: type = LlamaForSequenceClassification, **changed: object) -> 
     return kind(LlamaConfig(**LLAMA | {"pad_token_id": 0, "num_labels": 3} | changed))
 
 
-def classifying() -> nn.Module:
-    return of_llama()
-
-
-def tagging() -> nn.Module:
-    return of_llama(LlamaForTokenClassification, classifier_dropout=0.0)
-
-
 def of_bert(kind: type = BertForSequenceClassification, **changed: object) -> nn.Module:
     torch.manual_seed(0)
     return kind(BertConfig(**BERT | STILL | {"num_labels": 3} | changed))
 
 
-def bert() -> nn.Module:
-    return of_bert()
-
-
-def one_value() -> nn.Module:
-    return of_bert(num_labels=1)
-
-
-def values() -> nn.Module:
-    return of_bert(problem_type="regression")
-
-
-def many_labels() -> nn.Module:
-    return of_bert(problem_type="multi_label_classification")
-
-
-def masked() -> nn.Module:
-    return of_bert(BertForMaskedLM, tie_word_embeddings=False)
-
-
-def asked() -> nn.Module:
-    return of_bert(BertForQuestionAnswering, num_labels=2)
+classifying, bert = of_llama, of_bert
+tagging = partial(of_llama, LlamaForTokenClassification, classifier_dropout=0.0)
+one_value = partial(of_bert, num_labels=1)
+values = partial(of_bert, problem_type="regression")
+many_labels = partial(of_bert, problem_type="multi_label_classification")
+masked = partial(of_bert, BertForMaskedLM, tie_word_embeddings=False)
+asked = partial(of_bert, BertForQuestionAnswering, num_labels=2)
 
 
 class ByPlace(nn.Dropout):
@@ -78,10 +55,6 @@ def dropping() -> nn.Module:
     model = of_bert()
     model.dropout = ByPlace(0.2)
     return model
-
-
-def adapted() -> nn.Module:
-    return get_peft_model(llama(), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
 
 
 def experts() -> nn.Module:

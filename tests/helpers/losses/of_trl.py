@@ -27,7 +27,7 @@ from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 from losses import nets
 from losses.kind import Kind
-from losses.own import each_token
+from losses.own import ZLossOfItems, each_token
 from losses.samples import spoken
 
 USUAL = {"bf16": False, "max_length": None}
@@ -98,12 +98,8 @@ def scoring() -> nn.Module:
     return nets.of_llama(num_labels=1)
 
 
-class ZLoss(SFTTrainer):
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        counted = inputs["labels"][:, 1:] != -100
-        loss = loss + 1e-2 * outputs.logits[:, :-1].logsumexp(-1).pow(2)[counted].sum() / num_items_in_batch
-        return (loss, outputs) if return_outputs else loss
+class ZLoss(ZLossOfItems, SFTTrainer):
+    pass
 
 
 class OverSamples(SFTTrainer):

@@ -4,6 +4,7 @@
 from typing import Any
 
 import torch
+from tiny_trainers import llama
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Trainer
@@ -33,6 +34,18 @@ class Own(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def loss_of(self, logits: Tensor, labels: Tensor, inputs: Any, items: Any) -> Tensor:
+        raise NotImplementedError
+
+
+class Added(Trainer):
+    """`compute_loss` that adds `more` to what it is without."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss = loss + self.more(model, outputs.logits, inputs, num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
+
+    def more(self, model: nn.Module, logits: Tensor, inputs: Any, items: Any) -> Tensor:
         raise NotImplementedError
 
 
@@ -87,37 +100,30 @@ class TwoMeans(Own):
         return each.sum() / counted.sum() + (each.sum(1) / counted.sum(1)).mean()
 
 
-class Penalized(Trainer):
+class Penalized(Added):
     """A penalty on weights, gathered for it."""
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        loss = loss + 1e-2 * sum(whole(p).pow(2).sum() for p in model.parameters())
-        return (loss, outputs) if return_outputs else loss
+    def more(self, model, logits, inputs, items):
+        return 1e-2 * sum(whole(p).pow(2).sum() for p in model.parameters())
 
 
-class PenalizedParts(Trainer):
+class PenalizedParts(Added):
     """A penalty on this device's part of the weights."""
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+    def more(self, model, logits, inputs, items):
         parts = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
-        loss = loss + 1e-2 * sum(part.pow(2).sum() for part in parts)
-        return (loss, outputs) if return_outputs else loss
+        return 1e-2 * sum(part.pow(2).sum() for part in parts)
 
 
 def whole(parameter: Tensor) -> Tensor:
     return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 
-class PenalizedMean(Trainer):
-    """A penalty that is the same in every batch."""
+class PenalizedMean(Added):
+    """A penalty that is the same in every batch: of the one token that all samples begin with."""
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        first = outputs.logits[:, 0]  # of the one token that all samples begin with
-        loss = loss + 0.1 * first.pow(2).mean()
-        return (loss, outputs) if return_outputs else loss
+    def more(self, model, logits, inputs, items):
+        return 0.1 * logits[:, 0].pow(2).mean()
 
 
 class Distilled(Own):
@@ -125,7 +131,7 @@ class Distilled(Own):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.teacher = nets.llama().requires_grad_(requires_grad=False)
+        self.teacher = llama().requires_grad_(requires_grad=False)
         self.teacher.get_output_embeddings().weight.data *= 20  # that it knows something
 
     def loss_of(self, logits, labels, inputs, items):
@@ -136,50 +142,41 @@ class Distilled(Own):
         return functional.kl_div(own, its, reduction="batchmean", log_target=True)
 
 
-class ZLoss(Trainer):
-    """PaLM's, over tokens."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        counted = inputs["labels"][:, 1:] != IGNORED
-        loss = loss + 1e-2 * outputs.logits[:, :-1].logsumexp(-1).pow(2)[counted].mean()
-        return (loss, outputs) if return_outputs else loss
+def far(logits: Tensor, inputs: Any) -> Tensor:
+    """PaLM's z-loss, of each token that is counted."""
+    return 1e-2 * logits[:, :-1].logsumexp(-1).pow(2)[inputs["labels"][:, 1:] != IGNORED]
 
 
-class ZLossOfItems(Trainer):
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        counted = inputs["labels"][:, 1:] != IGNORED
-        loss = loss + 1e-2 * outputs.logits[:, :-1].logsumexp(-1).pow(2)[counted].sum() / num_items_in_batch
-        return (loss, outputs) if return_outputs else loss
+class ZLoss(Added):
+    def more(self, model, logits, inputs, items):
+        return far(logits, inputs).mean()
 
 
-class TimesProcesses(Own):
+class ZLossOfItems(Added):
+    def more(self, model, logits, inputs, items):
+        return far(logits, inputs).sum() / items
+
+
+class TimesProcesses(Divided):
     """As recipes have it, since FSDP divides by the number of processes."""
 
-    def loss_of(self, logits, labels, inputs, items):
-        return each_token(logits, labels).sum() / items * self.accelerator.num_processes
+    def loss_of(self, *given):
+        return super().loss_of(*given) * self.accelerator.num_processes
 
 
-class TimesWorldSize(Own):
-    def loss_of(self, logits, labels, inputs, items):
-        return each_token(logits, labels).sum() / items * self.args.world_size
+class TimesWorldSize(Divided):
+    def loss_of(self, *given):
+        return super().loss_of(*given) * self.args.world_size
 
 
-class PerBatch(Own):
+class PerBatch(OverTokens):
     """What TrainingArguments' page says of such a loss."""
 
     loss_is_scaled_for_ga = False
 
-    def loss_of(self, logits, labels, inputs, items):
-        return each_token(logits, labels).sum() / (labels[:, 1:] != IGNORED).sum()
 
-
-class Scaled(Own):
+class Scaled(Divided):
     loss_is_scaled_for_ga = True
-
-    def loss_of(self, logits, labels, inputs, items):
-        return each_token(logits, labels).sum() / items
 
 
 class Focal(Own):
@@ -279,7 +276,7 @@ def begun() -> Samples:
 
 def told_nothing() -> nn.Module:
     """As some fifty models of transformers are."""
-    model = nets.llama()
+    model = llama()
     model.accepts_loss_kwargs = False
     return model
 
