@@ -35,9 +35,8 @@ def input_of(seed: int, number: int, corpus: Path, folder: Path) -> list[str]:
     """The command line of an input, which is written into the folder."""
     rng = Random(f"{seed} {number}")
     case = rng.choice(seeds.CASES)
-    changed = mutations.changed(
-        (corpus / case.seed).read_bytes() if case.seed else case.text.encode(), case.seed or "", rng
-    )
+    data = (corpus / case.seed).read_bytes() if case.seed else case.text.encode()
+    changed = mutations.changed(data, case.seed, rng)
     if case.seed:
         (folder / "in").mkdir(exist_ok=True)
         given = folder / "in" / case.seed
@@ -46,8 +45,7 @@ def input_of(seed: int, number: int, corpus: Path, folder: Path) -> list[str]:
     else:
         text = changed.replace(b"\x00", b"").decode(errors="replace")
     out = str(folder / "out" / "made")
-    known = {path.name for path in corpus.iterdir()}
-    words = {"IN": text} | {name: str(corpus / name) for name in known}
+    words = {"IN": text} | {path.name: str(path) for path in corpus.iterdir()}
     return [out + w.removeprefix("OUT") if w.startswith("OUT") else words.get(w, w) for w in case.argv]
 
 

@@ -45,13 +45,7 @@ def jobs(sync: str, backend: str):
     return file, job_for(file, sync, backend)
 
 
-CASES = [
-    ("on-demand", "shm"),
-    ("on-demand", "shm"),
-    ("collective", "shm"),
-    ("collective", "torch"),
-    ("deferred", "shm"),
-]
+CASES = [*[("on-demand", "shm")] * 2, ("collective", "shm"), ("collective", "torch"), ("deferred", "shm")]
 
 
 def devices() -> list[int]:
@@ -169,10 +163,8 @@ def inject(numbers: range, seed: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=300)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
+    for name, usual in {"faults": 300, "first": 0, "seed": 0, "workers": 2}.items():
+        parser.add_argument(f"--{name}", type=int, default=usual)
     args = parser.parse_args()
     numbers = range(args.first, args.first + args.faults)
     if args.workers == 1:

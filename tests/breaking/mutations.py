@@ -12,19 +12,7 @@ _NUMBERS = """
 ٣ ² 1e 1.2.3
 """
 NUMBERS = [*_NUMBERS.split(), "9" * 400, "9" * 5000]
-WORDS = [
-    "",
-    "\x1b[31m",
-    "\x00",
-    "\u202e",
-    "\ud7ff",
-    "é" * 50,
-    "x" * 3000,
-    *"null true [] {} , ;".split(),
-    '"',
-    "\n",
-    "\t",
-]
+WORDS = [*'null true [] {} , ; " \x1b[31m \x00 \u202e \ud7ff'.split(), "", "é" * 50, "x" * 3000, "\n", "\t"]
 VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**70, 10**400, 1e-320, 1e306, -1e308, 0.5,
     "", "x", "\x1b[2J", "12", [], [1], [[1], [2]], [[1], 2], [None], {}, {"a": 1}, [1] * 300,
@@ -58,17 +46,9 @@ def _bytes(data: bytes, rng: Random) -> bytes:
     at = rng.randrange(len(data) + 1)
     upto = min(len(data), at + rng.choice((1, 1, 2, 4, 8, 64)))
     piece = data[at:upto]
-    return rng.choice(
-        (
-            lambda: data[:at],
-            lambda: data[at:],
-            lambda: data[:at] + data[upto:],
-            lambda: data[:upto] + piece + data[upto:],
-            lambda: data[:at] + rng.randbytes(len(piece)) + data[upto:],
-            lambda: data[:at] + bytes(b ^ (1 << rng.randrange(8)) for b in piece) + data[upto:],
-            lambda: data[:at] + rng.choice(ODD) * rng.choice((1, 4)) + data[at:],
-        )
-    )()
+    others = [b"", 2 * piece, rng.randbytes(len(piece)), bytes(b ^ (1 << rng.randrange(8)) for b in piece)]
+    others.append(rng.choice(ODD) * rng.choice((1, 4)) + piece)
+    return rng.choice([data[:at], data[at:], *(data[:at] + other + data[upto:] for other in others)])
 
 
 def _place(pattern: re.Pattern[bytes], data: bytes, rng: Random) -> tuple[int, int]:

@@ -85,25 +85,18 @@ class Case:
 
 def write(folder: Path) -> None:
     """All seeds."""
-    _lengths(folder)
-    _shapes(folder)
-    _logs(folder)
-    _runs(folder)
+    for make in (_lengths, _shapes, _logs, _runs):
+        make(folder)
     swelling.write(SWELLING, folder)
-    (folder / "compared.json").write_text(_compared(folder))
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        _made(["compare", f"{folder}/a.csv", *SETTING, "--minibatches", "1", "--json"])
+    (folder / "compared.json").write_text(out.getvalue())
     plan = ["balance", f"{folder}/a.csv", *SETTING, "--minibatches", "2"]
     for balancer in ("lb-mini", "pool"):
         _made([*plan, "--balancer", balancer, "-o", f"{folder}/{balancer}.jsonl"])
         files = [f"{folder}/{balancer}.jsonl", f"{folder}/{balancer}.npz"]
         _made(["simulate", files[0], "--sync", "on-demand", "--gpu", "a100", "-o", files[1]])
     _made(["fit", f"{folder}/log.csv", "--model", "tiny", "--gpu", "a100", "-o", f"{folder}/profile.json"])
-
-
-def _compared(folder: Path) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        _made(["compare", f"{folder}/a.csv", *SETTING, "--minibatches", "1", "--json"])
-    return out.getvalue()
 
 
 def _made(argv: list[str]) -> None:
@@ -194,7 +187,8 @@ def _logs(folder: Path) -> None:
     rows = {"compute": compute, "transfers": transfers}
     about = {"format": "odcsim measurements", "version": 1, "model": "tiny", "gpu": "a100"}
     (folder / "measurements.json").write_text(json.dumps(about | rows))
-    (folder / "lengths-of-steps.csv").write_text("step,device,lengths\n" + _steps(held))
+    rows = [f"{step},0,{';'.join(map(str, n))}\n" for step, n in enumerate(held[:10])]
+    (folder / "lengths-of-steps.csv").write_text("".join(["step,device,lengths\n", *rows]))
     trace = json.dumps({"traceEvents": list(_kernels(seconds)), "distributedInfo": {"rank": 0, "world_size": 1}})
     (folder / "trace.json").write_text(trace)
     steps = [{"step": i, "train_runtime": i * 0.5, "num_tokens": i * 3000, "loss": None} for i in range(20)]
@@ -226,10 +220,6 @@ def _runs(folder: Path) -> None:
     names = "dp_rank stage rank step optype start_ts duration seq_id mb_id".split()
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     parquet.write_table(pyarrow.table(columns), folder / "operations.parquet")
-
-
-def _steps(held: list) -> str:
-    return "\n".join(f"{step},0,{';'.join(map(str, n))}" for step, n in enumerate(held[:10])) + "\n"
 
 
 def _kernels(seconds: list[float]):

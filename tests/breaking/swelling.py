@@ -53,22 +53,13 @@ def _packed(path: Path, columns: dict, times: int = 1, **how) -> None:
 
 def _arrow(folder: Path) -> None:
     rows, each = 600, 100_000
-    views = pa.ListViewArray.from_arrays(
-        np.zeros(rows, np.int32), np.full(rows, each, np.int32), np.ones(each, np.int32)
-    )
-    deep = pa.ListViewArray.from_arrays(np.zeros(rows, np.int32), np.full(rows, rows, np.int32), views)
-    schemas = {
-        "views": {"input_ids": views, "labels": views},
-        "deep": {"length": deep},
-        "nulls": {"length": pa.nulls(MANY)},
-    }
-    for name, columns in schemas.items():
-        table = pa.table(columns)
-        options = ipc.IpcWriteOptions(compression="zstd")
-        with (
-            pa.OSFile(str(folder / f"{name}.arrow"), "wb") as out,
-            ipc.new_file(out, table.schema, options=options) as to,
-        ):
+    zeros, many = np.zeros(rows, np.int32), np.full(rows, each, np.int32)
+    views = pa.ListViewArray.from_arrays(zeros, many, np.ones(each, np.int32))
+    deep = pa.ListViewArray.from_arrays(zeros, np.full(rows, rows, np.int32), views)
+    schemas = {"views": {"input_ids": views, "labels": views}, "deep": {"length": deep}}
+    for name, columns in (schemas | {"nulls": {"length": pa.nulls(MANY)}}).items():
+        table, options = pa.table(columns), ipc.IpcWriteOptions(compression="zstd")
+        with ipc.new_file(folder / f"{name}.arrow", table.schema, options=options) as to:
             to.write_table(table)
 
 
@@ -81,14 +72,16 @@ def _numpy(folder: Path) -> None:
 
 
 def _json(folder: Path) -> None:
-    rows = {"csv": b"length\n" + b"12\n" * 5_000_000, "header.csv": b"a," * 5_000_000, "old": b""}
-    rows |= {"json": b"[" + b"1," * 2_500_000 + b"1]", "columns.json": b'{"length": [' + b"1000," * 5_000_000 + b"1]}"}
-    rows |= {
-        "nested.json": b'{"length": [' + b"[]," * 5_000_000 + b"[]]}",
-        "nested.jsonl": b"[" + b"{}," * 5_000_000 + b"1]",
-    }
-    for name, content in rows.items():
-        (folder / f"a.{name}.gz").write_bytes(gzip.compress(content + bytes(0), 6))
+    for name, before, many, after in (
+        ("csv", b"length\n", b"12\n" * MANY, b""),
+        ("header.csv", b"", b"a," * MANY, b""),
+        ("old", b"", b"", b""),
+        ("json", b"[", b"1," * (MANY // 2), b"1]"),
+        ("columns.json", b'{"length": [', b"1000," * MANY, b"1]}"),
+        ("nested.json", b'{"length": [', b"[]," * MANY, b"[]]}"),
+        ("nested.jsonl", b"[", b"{}," * MANY, b"1]"),
+    ):
+        (folder / f"a.{name}.gz").write_bytes(gzip.compress(before + many + after, 6))
     kernel = json.dumps({"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 1}) + ","
     step = json.dumps({"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 5})
     for name, before in {"kernels": "", "other": '"more": [' + "[]," * 5_000_000 + "1],"}.items():
