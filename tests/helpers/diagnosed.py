@@ -25,13 +25,10 @@ def track(rank: int, kinds: list[int], edges: list[float]) -> Track:
 
 
 def seen(ranks: int = 8, steps: int = 12, **more: Any) -> SeenRun:
-    ran = tuple(RanStep(number, 9.07, (), _tracks(ranks)) for number in range(steps))
+    kinds = [*map(int, (Doing.EDGE, Doing.LOADER, Doing.COMPUTE, Doing.MEETING, Doing.COMPUTE, Doing.HOST))]
+    tracks = tuple(track(r, kinds, [0, 0.1, 0.5, 4 + r / 2, 8, 8.9, 9.07]) for r in range(ranks))
+    ran = tuple(RanStep(number, 9.07, (), tracks) for number in range(steps))
     return SeenRun(f"torch.profiler traces of {ranks} ranks", ranks, tuple(range(ranks)), ran, **more)
-
-
-def _tracks(ranks: int) -> tuple[Track, ...]:
-    kinds = [Doing.EDGE, Doing.LOADER, Doing.COMPUTE, Doing.MEETING, Doing.COMPUTE, Doing.HOST]
-    return tuple(track(r, [*map(int, kinds)], [0, 0.1, 0.5, 4 + r / 2, 8, 8.9, 9.07]) for r in range(ranks))
 
 
 def way(gain: float, effort: str = "another sampler", **more: Any) -> Change:
@@ -53,8 +50,6 @@ def diagnosis(shares: Mapping[str, float] = SHARES, ways: tuple[Change, ...] | N
 
 def of_ranks(count: int) -> Diagnosis:
     """A run of many ranks, of which the last one keeps the others."""
-    ranks = tuple(
-        RankFound(r, 0.5 + 0.4 * (r == count - 1), 0.4 * (r < count - 1), 1.0, float(r)) for r in range(count)
-    )
-    known = diagnosis(ranks=ranks)
-    return replace(known, run=seen(count, 2))
+    last = count - 1
+    ranks = tuple(RankFound(r, 0.5 + 0.4 * (r == last), 0.4 * (r < last), 1.0, float(r)) for r in range(count))
+    return replace(diagnosis(ranks=ranks), run=seen(count, 2))

@@ -12,16 +12,8 @@ from odcsim.profile import Polynomial, Profile
 from odcsim.schedule import Header, Schedule, ScheduleFile
 
 # Seconds that emulated compute waits: long beside what the engine itself takes, and unlike for each sample.
-SECONDS = Profile(
-    "nano",
-    "none",
-    "calibrated",
-    "written by hand",
-    forward=Polynomial(0.004, 1e-4),
-    backward=Polynomial(0.006, 2e-4),
-    head=Polynomial(0.003, 1e-4),
-    embed=Polynomial(0.001),
-)
+TERMS = Polynomial(0.004, 1e-4), Polynomial(0.006, 2e-4), Polynomial(0.003, 1e-4), Polynomial(0.001)
+SECONDS = Profile("nano", "none", "calibrated", "written by hand", *TERMS)
 
 
 def minibatch(*counts: int, first: int = 0) -> Schedule:
@@ -37,10 +29,8 @@ def file_of(*minibatches: tuple[int, ...]) -> ScheduleFile:
     return ScheduleFile(Header("native", "nano", "", 64, len(minibatches[0]), 0), schedules).sealed()
 
 
-def job_for(
-    file: ScheduleFile, sync: str = "on-demand", backend: str = "shm", *, emulate: bool = False, **choices
-) -> Job:
-    job = job_of(file, sync=sync, backend=backend, timeout=30.0, **choices)
+def job_for(file: ScheduleFile, sync: str = "on-demand", backend: str = "shm", *, emulate: bool = False, **more) -> Job:
+    job = job_of(file, sync=sync, backend=backend, timeout=30.0, **more)
     return replace(job, emulate=emulate, cost=replace(job.cost, profile=SECONDS)) if emulate else job
 
 

@@ -2,28 +2,26 @@
 
 from dataclasses import replace
 
+import jobs
+
 from odc_engine.devices.process import ProcessDevice
 from odc_engine.devices.thread import ThreadDevice
 from odc_engine.job import job_of
 from odc_engine.runs import launch_threads
 from odc_engine.runs.verify import reference_gradients, relative_errors
-from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.schedule import Header, ScheduleFile
 
 
 def minibatch(counts, lengths=None):
     """A minibatch with one sample in each microbatch."""
-    lengths = lengths or [2 + 7 * i % 12 for i in range(sum(counts))]
-    numbers = iter(range(sum(counts)))
-    return Schedule(tuple(lengths), tuple(tuple((next(numbers),) for _ in range(n)) for n in counts))
+    made = jobs.minibatch(*counts)
+    return replace(made, lengths=tuple(lengths or made.lengths), samples=())
 
 
 def file_of(*schedules):
     header = Header("native", "nano", "", 64, len(schedules[0].devices), 0)
-    return ScheduleFile(header, tuple(replace(s, samples=_ids(s, i)) for i, s in enumerate(schedules))).sealed()
-
-
-def _ids(schedule, number):
-    return tuple(100 * number + i for i in range(len(schedule.lengths)))
+    ids = [tuple(range(100 * i, 100 * i + len(s.lengths))) for i, s in enumerate(schedules)]
+    return ScheduleFile(header, tuple(map(lambda s, of: replace(s, samples=of), schedules, ids))).sealed()
 
 
 def job_for(*schedules, sync="on-demand", accumulate="locked", **options):

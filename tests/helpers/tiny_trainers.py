@@ -139,11 +139,11 @@ def whole(parameter: Tensor) -> Tensor:
 
 def in_order(base: type) -> type:
     """A trainer with a sampler of its own."""
-    return type("Stock", (base,), {"_get_train_sampler": _ordered})
 
+    def ordered(self, train_dataset=None):
+        return InOrder(len(train_dataset if train_dataset is not None else self.train_dataset))
 
-def _ordered(self, train_dataset=None):
-    return InOrder(len(train_dataset if train_dataset is not None else self.train_dataset))
+    return type("Stock", (base,), {"_get_train_sampler": ordered})
 
 
 def words():

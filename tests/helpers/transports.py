@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,7 +30,7 @@ def lacking(*names: str) -> Iterator[None]:
     """As on a system that lacks these, in this process."""
     with pytest.MonkeyPatch.context() as patch:
         if "kernel 5.3" in names:
-            patch.setattr(os, "pidfd_open", _unknown_call)
+            patch.setattr(os, "pidfd_open", Mock(side_effect=OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))))
         if "memfd" in names:
             patch.delattr(os, "memfd_create")
         if "pidfd" in names:
@@ -37,10 +38,6 @@ def lacking(*names: str) -> Iterator[None]:
         if "futex" in names:
             patch.setattr(futex, "_libc", None)
         yield
-
-
-def _unknown_call(_pid: int) -> None:
-    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
 def lost(call: Callable[[], Any]) -> list[int]:
