@@ -15,7 +15,6 @@ import os
 import random
 import sys
 import threading
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -114,14 +113,6 @@ class Core:
         if uid is None or (rank, nranks) != (LIFE.rank, LIFE.devices.size):
             raise Ended(f"device {rank} of {nranks} with id {uid}")
 
-    @contextmanager
-    def imported(self):
-        """What the engine imports meanwhile."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(sys.modules, "nvshmem", SimpleNamespace(core=self))
-            patch.setitem(sys.modules, "nvshmem.core", self)
-            yield
-
 
 def forget():
     """As in a new process. For tests that leave NVSHMEM in the middle."""
@@ -134,136 +125,128 @@ def forget():
 class HostLibrary:
     """What the engine calls past nvshmem4py."""
 
-    def __init__(self, life, grows):
-        self._life, self._grows = life, grows
+    def __init__(self, grows):
+        self._grows = grows
 
     def nvshmem_malloc(self, nbytes):
-        life = self._life
-        if not life.running or nbytes <= 0:
+        if not LIFE.running or nbytes <= 0:
             raise Ended(f"{nbytes} bytes asked for")
         self._on_its_thread("an allocation")
-        life.alike("an allocation of", (nbytes, len(life.blocks)))
-        if not self._grows and sum(block.nbytes for block in life.blocks) + nbytes > life.heap:
-            raise Ended(f"a heap of {life.heap} bytes has no {nbytes} more")
-        block = Block(life.group, nbytes)
-        block.arenas[life.rank].fill_(GARBAGE)
-        life.blocks.append(block)
-        life.devices.meet(TRAINING)
-        return block.arenas[life.rank].data_ptr()
+        LIFE.alike("an allocation of", (nbytes, len(LIFE.blocks)))
+        if not self._grows and sum(block.nbytes for block in LIFE.blocks) + nbytes > LIFE.heap:
+            raise Ended(f"a heap of {LIFE.heap} bytes has no {nbytes} more")
+        block = Block(LIFE.group, nbytes)
+        block.arenas[LIFE.rank].fill_(GARBAGE)
+        LIFE.blocks.append(block)
+        LIFE.devices.meet(TRAINING)
+        return block.arenas[LIFE.rank].data_ptr()
 
     def _on_its_thread(self, what):
         """CUDA's present device is each thread's own, and the start has set it there."""
-        if threading.get_ident() != self._life.starter:
+        if threading.get_ident() != LIFE.starter:
             raise Ended(f"{what} on another thread than the start")
 
     def nvshmem_free(self, address):
         self._on_its_thread("a free")
-        block, start = self._life.place(address, 0, "a free")
+        block, start = LIFE.place(address, 0, "a free")
         if start:
             raise Ended("freed is what was not allocated")
-        self._life.alike("a free of", self._life.blocks.index(block))
+        LIFE.alike("a free of", LIFE.blocks.index(block))
         self.nvshmemx_barrier_all_on_stream(STREAM)
-        self._life.blocks.remove(block)
+        LIFE.blocks.remove(block)
         block.free()
 
     def nvshmemx_barrier_all_on_stream(self, stream):
         assert stream == STREAM
-        life = self._life
-        if not life.running:
+        if not LIFE.running:
             raise Ended("a meeting while NVSHMEM does not run")
-        deliver(life)
-        room = TRAINING if threading.get_ident() == life.starter else LANES
-        life.devices.meet(room)
-        for block in life.blocks:  # all have quieted: what has come can be read
-            news = block.news[life.rank].bool()
-            block.arenas[life.rank][news] = block.landed[life.rank][news]
-            block.news[life.rank][news] = 0
-        life.devices.meet(room)
+        deliver()
+        room = TRAINING if threading.get_ident() == LIFE.starter else LANES
+        LIFE.devices.meet(room)
+        for block in LIFE.blocks:  # all have quieted: what has come can be read
+            news = block.news[LIFE.rank].bool()
+            block.arenas[LIFE.rank][news] = block.landed[LIFE.rank][news]
+            block.news[LIFE.rank][news] = 0
+        LIFE.devices.meet(room)
 
     def nvshmemx_hostlib_finalize(self):
-        life = self._life
         self._on_its_thread("the end")
-        if not life.running or life.blocks or life.puts or life.gets:
-            raise Ended(f"the end with {len(life.blocks)} allocations, {len(life.puts) + len(life.gets)} transfers")
-        life.devices.meet(TRAINING)
-        life.devices.close()
-        life.running = False
+        if not LIFE.running or LIFE.blocks or LIFE.puts or LIFE.gets:
+            raise Ended(f"the end with {len(LIFE.blocks)} allocations, {len(LIFE.puts) + len(LIFE.gets)} transfers")
+        LIFE.devices.meet(TRAINING)
+        LIFE.devices.close()
+        LIFE.running = False
 
 
 class Bindings:
     """What the engine calls of nvshmem.bindings, with what the real ones are given. Other names that NVSHMEM has end a
     process that shares its GPU without MPS."""
 
-    def __init__(self, life):
-        self._life = life
-
     def __getattr__(self, name):
         raise Ended(f"{name}: not supported with limited MPG")
 
     def my_pe(self):
-        return self._life.rank
+        return LIFE.rank
 
     def n_pes(self):
-        return self._life.devices.size
+        return LIFE.devices.size
 
     def ptr(self, address, pe):
-        life = self._life
-        block, start = life.place(address, 1, "ptr")
-        return block.arenas[pe].data_ptr() + start if life.machine[pe] == life.machine[life.rank] else 0
+        block, start = LIFE.place(address, 1, "ptr")
+        return block.arenas[pe].data_ptr() + start if LIFE.machine[pe] == LIFE.machine[LIFE.rank] else 0
 
     def putmem_nbi_on_stream(self, target, source, nbytes, pe, stream):
         self._check(nbytes, pe, stream)
-        into, at = self._life.place(target, nbytes, "a put's target")
-        block, start = self._life.place(source, nbytes, "a put's source")
-        data = block.arenas[self._life.rank][start : start + nbytes]  # read when it travels
-        with self._life.lock:
-            self._life.puts.append((into, at, data, pe))
-        deliver(self._life, some=0.2)
+        into, at = LIFE.place(target, nbytes, "a put's target")
+        block, start = LIFE.place(source, nbytes, "a put's source")
+        data = block.arenas[LIFE.rank][start : start + nbytes]  # read when it travels
+        with LIFE.lock:
+            LIFE.puts.append((into, at, data, pe))
+        deliver(some=0.2)
 
     def getmem_nbi_on_stream(self, target, source, nbytes, pe, stream):
-        life = self._life
         self._check(nbytes, pe, stream)
-        block, start = life.place(target, nbytes, "a get's target")
-        asked, at = life.place(source, nbytes, "a get's source")
-        into = block.arenas[life.rank][start : start + nbytes]
+        block, start = LIFE.place(target, nbytes, "a get's target")
+        asked, at = LIFE.place(source, nbytes, "a get's source")
+        into = block.arenas[LIFE.rank][start : start + nbytes]
         into.fill_(GARBAGE)
-        with life.lock:
-            early = found(asked, at, nbytes, pe).clone() if life.drawn.random() < 0.3 else None
-            life.gets.append((into, asked, at, pe, early))
+        with LIFE.lock:
+            early = found(asked, at, nbytes, pe).clone() if LIFE.drawn.random() < 0.3 else None
+            LIFE.gets.append((into, asked, at, pe, early))
 
     def quiet_on_stream(self, stream):
         assert stream == STREAM
-        if not self._life.running:
+        if not LIFE.running:
             raise Ended("a quiet while NVSHMEM does not run")
-        deliver(self._life)
+        deliver()
 
     def _check(self, nbytes, pe, stream):
         assert stream == STREAM
         assert nbytes > 0
-        if not (self._life.running and 0 <= pe < self._life.devices.size):
+        if not (LIFE.running and 0 <= pe < LIFE.devices.size):
             raise Ended(f"device {pe} is not one of NVSHMEM's")
 
 
-def deliver(life, some=1.0):
+def deliver(some=1.0):
     """What is under way, or some of the puts, in any order."""
-    with life.lock:
-        late = [life.drawn.random() >= some for _ in life.puts]
-        moved = [put for put, later in zip(life.puts, late, strict=True) if not later]
-        life.puts = [put for put, later in zip(life.puts, late, strict=True) if later]
-        life.drawn.shuffle(moved)
+    with LIFE.lock:
+        late = [LIFE.drawn.random() >= some for _ in LIFE.puts]
+        moved = [put for put, later in zip(LIFE.puts, late, strict=True) if not later]
+        LIFE.puts = [put for put, later in zip(LIFE.puts, late, strict=True) if later]
+        LIFE.drawn.shuffle(moved)
         for into, at, data, pe in moved:
             part = slice(at, at + len(data))
-            if life.drawn.random() < 0.3:  # a load may find it sooner than promised
+            if LIFE.drawn.random() < 0.3:  # a load may find it sooner than promised
                 into.news[pe][part] = 0
                 into.arenas[pe][part] = data
             else:
                 into.landed[pe][part] = data
                 into.news[pe][part] = 1
         if some == 1:
-            life.drawn.shuffle(life.gets)
-            for into, asked, at, pe, early in life.gets:
+            LIFE.drawn.shuffle(LIFE.gets)
+            for into, asked, at, pe, early in LIFE.gets:
                 into.copy_(found(asked, at, len(into), pe) if early is None else early)
-            life.gets = []
+            LIFE.gets = []
 
 
 def found(block, at, nbytes, pe):
@@ -284,11 +267,11 @@ class FakeNvshmem(Nvshmem):
 
     @property
     def _calls(self):
-        return Bindings(LIFE)
+        return Bindings()
 
     @property
     def _host(self):
-        return HostLibrary(LIFE, self.grows)
+        return HostLibrary(self.grows)
 
     def _grows(self):
         return self.grows
@@ -298,7 +281,10 @@ class FakeNvshmem(Nvshmem):
         self.process.check(nbytes, grows=self.grows)
 
     def _join(self, group):
-        with Core(group, self.machines).imported():
+        core = Core(group, self.machines)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "nvshmem", SimpleNamespace(core=core))
+            patch.setitem(sys.modules, "nvshmem.core", core)
             super()._join(group)
 
     def _bytes(self, address, nbytes):
@@ -306,23 +292,20 @@ class FakeNvshmem(Nvshmem):
         return next(each for each in every if each.data_ptr() == address)[:nbytes]
 
     def get_nbi(self, into, place, device):
-        self._told("get_nbi", into.numel(), device)
+        self.log.append(("get_nbi", into.numel(), device))
         super().get_nbi(into, place, device)
 
     def put_nbi(self, place, data, device):
-        self._told("put_nbi", data.numel(), device)
+        self.log.append(("put_nbi", data.numel(), device))
         super().put_nbi(place, data, device)
 
     def quiet(self):
-        self._told("quiet")
+        self.log.append(("quiet", 0, None))
         super().quiet()
 
     def meet(self):
-        self._told("meet")
+        self.log.append(("meet", 0, None))
         super().meet()
-
-    def _told(self, what, nbytes=0, device=None):
-        self.log.append((what, nbytes, device))
 
     def synchronize(self):
         pass

@@ -20,8 +20,8 @@ def minibatch(counts, lengths=None):
 
 def file_of(*schedules):
     header = Header("native", "nano", "", 64, len(schedules[0].devices), 0)
-    ids = [tuple(range(100 * i, 100 * i + len(s.lengths))) for i, s in enumerate(schedules)]
-    return ScheduleFile(header, tuple(map(lambda s, of: replace(s, samples=of), schedules, ids))).sealed()
+    known = [replace(s, samples=tuple(range(100 * i, 100 * i + len(s.lengths)))) for i, s in enumerate(schedules)]
+    return ScheduleFile(header, tuple(known)).sealed()
 
 
 def job_for(*schedules, sync="on-demand", accumulate="locked", **options):
