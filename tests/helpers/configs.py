@@ -42,9 +42,8 @@ QWEN35_27B = {
 
 def _neox(hidden: int, layers: int, heads: int, vocab: int = 50_304) -> dict[str, Any]:
     rest = {"rotary_pct": 0.25, "use_parallel_residual": True, "tie_word_embeddings": False}
-    return (
-        of("gpt_neox", layers, hidden, heads, vocab, intermediate_size=4 * hidden, max_position_embeddings=2048) | rest
-    )
+    sizes = {"intermediate_size": 4 * hidden, "max_position_embeddings": 2048}
+    return of("gpt_neox", layers, hidden, heads, vocab, **sizes) | rest
 
 
 def _opt(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:

@@ -28,14 +28,8 @@ class House:
         (home / "__init__.py").write_text(init.replace(f"from {place} import ", f"from {place} import {name}, ", 1))
 
     def run(self, *command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}", "COLUMNS": "400"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        env = os.environ | {"PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}", "COLUMNS": "400"}
+        how = {"cwd": self.folder, "env": env, "capture_output": True, "text": True, "timeout": 120}
+        done = subprocess.run([sys.executable, *command], check=False, **how)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -40,14 +40,9 @@ class FakeLibraries:
         log = self.folder / "calls.jsonl"
         log.unlink(missing_ok=True)
         told = json.dumps([function.__module__, function.__name__, given])
-        run = subprocess.run(
-            [sys.executable, "-c", COMMAND, told],
-            env=self.environment(FAKE_CUDA_LOG=str(log), **machine),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        how = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+        env = self.environment(FAKE_CUDA_LOG=str(log), **machine)
+        run = subprocess.run([sys.executable, "-c", COMMAND, told], env=env, **how)
         assert run.returncode == 0, run.stderr
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
         return Answered(json.loads(run.stdout.splitlines()[-1]), [json.loads(line) for line in lines])

@@ -36,15 +36,9 @@ def job_for(file: ScheduleFile, sync: str = "on-demand", backend: str = "shm", *
 
 def torchrun(folder: Path, *arguments: str, warnings: str = "error") -> "subprocess.CompletedProcess[str]":
     """What torchrun does with a program, in a folder, on devices of one thread each."""
-    return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONWARNINGS": warnings, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *arguments]
+    env = os.environ | {"PYTHONWARNINGS": warnings, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
 
 
 def written(folder: Path, *minibatches: tuple[int, ...]) -> tuple[str, str]:

@@ -24,20 +24,15 @@ def timings(slowdown: float, other: float = 1.0) -> tuple[Timing, ...]:
     return (*moved, *(Timing(kind, n, n * seconds * other) for kind, seconds in once for n in COUNTS))
 
 
-MACHINE = Profile(
-    TINY.name,
-    "cpu",
-    "calibrated",
-    "",
-    forward=Polynomial(2e-4, 4e-6, 1e-9, 3e-5),
-    backward=Polynomial(5e-4, 1.2e-5, 3.5e-9, 8e-5),
-    head=Polynomial(3e-4, 2e-5),
-    embed=Polynomial(5e-5, 1e-7),
-    dtype=USUAL.dtype,
-    timings=timings(SLOWDOWN),
-    kept=Passes(Polynomial(2.2e-4, 4.4e-6, 1.1e-9, 3e-5), Polynomial(3e-4, 8e-6, 2.5e-9, 5e-5)),
-)
-TERMS = ("forward", "backward", "head", "embed")
+TERMS = {
+    "forward": Polynomial(2e-4, 4e-6, 1e-9, 3e-5),
+    "backward": Polynomial(5e-4, 1.2e-5, 3.5e-9, 8e-5),
+    "head": Polynomial(3e-4, 2e-5),
+    "embed": Polynomial(5e-5, 1e-7),
+}
+KEPT = Passes(Polynomial(2.2e-4, 4.4e-6, 1.1e-9, 3e-5), Polynomial(3e-4, 8e-6, 2.5e-9, 5e-5))
+REST = {"dtype": USUAL.dtype, "timings": timings(SLOWDOWN), "kept": KEPT}
+MACHINE = Profile(TINY.name, "cpu", "calibrated", "", **TERMS, **REST)
 SURVEY = Survey(TINY, COUNTS, most=512, quick=True)
 
 
@@ -50,11 +45,10 @@ def run_on_machine(file, job, output: str, *, quiet: bool) -> int:
     assert quiet
     devices, seconds = file.header.devices, MACHINE
     if job.emulate:
-        seconds = replace(
-            job.cost.profile, dtype=USUAL.dtype, timings=timings(1.0, job.cost.model.hidden / TINY.hidden)
-        )
+        other = timings(1.0, job.cost.model.hidden / TINY.hidden)
+        seconds = replace(job.cost.profile, dtype=USUAL.dtype, timings=other)
     elif devices == 1:
-        seconds = replace(MACHINE, **{name: faster(getattr(MACHINE, name)) for name in TERMS})
+        seconds = replace(MACHINE, **{name: faster(terms) for name, terms in TERMS.items()})
     seconds = under(seconds, job.cost.model, job.recipe.recomputes)
     cost = Cost(job.cost.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), job.recipe)
     line = simulate(file, Simulation(cost))

@@ -24,12 +24,11 @@ class Microbatch:
 
 
 def numbered(lengths: list[int]) -> list[dict[str, list[int]]]:
-    rng = np.random.default_rng(4)
-    texts = [
-        [1 + i // BASE, 1 + i % BASE, *rng.integers(1, WORDS - 1, length - 2).tolist()]
-        for i, length in enumerate(lengths)
-    ]
-    return [{"input_ids": text, "labels": text} for text in texts]
+    rng, found = np.random.default_rng(4), []
+    for i, length in enumerate(lengths):
+        text = [1 + i // BASE, 1 + i % BASE, *rng.integers(1, WORDS - 1, length - 2).tolist()]
+        found.append({"input_ids": text, "labels": text})
+    return found
 
 
 def number(text: list[int]) -> int:
@@ -66,9 +65,8 @@ def parsed(text: str, kinds: tuple[type, ...], folder: Path):
 
     here = f"--bf16 false --use_cpu true --fsdp --fsdp_config '{json.dumps(FSDP)}' --output_dir {folder} "
     quiet = "--report_to none --save_strategy no --disable_tqdm true --train_sampling_strategy sequential"
-    return HfArgumentParser(kinds).parse_args_into_dataclasses(
-        [*shlex.split(text, comments=True), *shlex.split(here + quiet)]
-    )[0]
+    words = [*shlex.split(text, comments=True), *shlex.split(here + quiet)]
+    return HfArgumentParser(kinds).parse_args_into_dataclasses(words)[0]
 
 
 def run(rank: int, trainer: str, text: str, lengths: list[int], folder: Path, sizes=None):

@@ -41,18 +41,8 @@ def drawn(seed: int, where: str, largest: int, blocks: Sequence[int], programs: 
     """Sizes come in all kinds of alignment."""
     rng = random.Random(seed)
     devices = rng.randint(1, 4)
-    return Case(
-        devices,
-        rng.randrange(devices),
-        rng.randint(0, largest),
-        16 * rng.randint(0, 5),
-        rng.choice(blocks),
-        rng.randint(*programs),
-        rng.choice(DTYPES),
-        rng.choice(DTYPES),
-        seed,
-        where,
-    )
+    sizes = rng.randrange(devices), rng.randint(0, largest), 16 * rng.randint(0, 5), rng.choice(blocks)
+    return Case(devices, *sizes, rng.randint(*programs), rng.choice(DTYPES), rng.choice(DTYPES), seed, where)
 
 
 def numbers(case: Case, count: int, salt: int = 0) -> Tensor:
@@ -104,9 +94,8 @@ def check_gather(transfers: Any, case: Case) -> None:
 
 def check_add(transfers: Any, case: Case, times: int) -> None:
     arenas, wanted = arenas_of(case), arenas_of(case)
-    for arena, other in zip(arenas, wanted, strict=True):
+    for arena in (*arenas, *wanted):
         shard_of(case, arena).fill_(3.0)
-        shard_of(case, other).fill_(3.0)
     for salt in range(times):
         values = whole_numbers(case, case.devices * case.n, salt)
         room, gradients = guarded(case, values, case.dense)

@@ -31,16 +31,7 @@ def interpreted():
 
 @st.composite
 def cases(draw, where="cpu", largest=200, blocks=(16, 64), programs=(1, 7)):
-    devices = draw(st.integers(1, 4))
-    return Case(
-        devices,
-        draw(st.integers(0, devices - 1)),
-        draw(st.integers(0, largest)),
-        16 * draw(st.integers(0, 5)),
-        draw(st.sampled_from(blocks)),
-        draw(st.integers(*programs)),
-        draw(st.sampled_from(DTYPES)),
-        draw(st.sampled_from(DTYPES)),
-        draw(st.integers(0, 2**31)),
-        where,
-    )
+    devices, dtypes = draw(st.integers(1, 4)), st.sampled_from(DTYPES)
+    sizes = st.integers(0, devices - 1), st.integers(0, largest), st.sampled_from(range(0, 81, 16))
+    rest = st.sampled_from(blocks), st.integers(*programs), dtypes, dtypes, st.integers(0, 2**31)
+    return Case(devices, *map(draw, (*sizes, *rest)), where)

@@ -96,11 +96,9 @@ Files = list[Source]
 @cache
 def everything() -> Files:
     """All Python files and pages that are ours."""
-    paths = [path for folder in PROGRAMS for kind in ("py", "md") for path in (ROOT / folder).rglob(f"*.{kind}")]
-    return [
-        Source(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
-        for path in [*ROOT.glob("*.md"), *sorted(paths)]
-    ]
+    below = [path for folder in PROGRAMS for kind in ("py", "md") for path in (ROOT / folder).rglob(f"*.{kind}")]
+    paths = [*ROOT.glob("*.md"), *sorted(below)]
+    return [Source(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths]
 
 
 def planted(texts: dict[str, str]) -> Files:
@@ -110,15 +108,16 @@ def planted(texts: dict[str, str]) -> Files:
 
 def programs(files: Files, *folders: str) -> Files:
     """Python files in some folders; without any, all."""
-    return [one for one in files if one.name.endswith(".py") and (not folders or one.name.startswith(_below(folders)))]
+    return _of(".py", files, folders)
 
 
 def pages(files: Files, *folders: str) -> Files:
-    return [one for one in files if one.name.endswith(".md") and (not folders or one.name.startswith(_below(folders)))]
+    return _of(".md", files, folders)
 
 
-def _below(folders: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"{folder}/" for folder in folders)
+def _of(kind: str, files: Files, folders: Iterable[str]) -> Files:
+    below = tuple(f"{folder}/" for folder in folders) or ("",)
+    return [one for one in files if one.name.endswith(kind) and one.name.startswith(below)]
 
 
 def modules(files: Files, *packages: str) -> dict[str, Source]:

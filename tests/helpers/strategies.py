@@ -50,19 +50,8 @@ def seconds(shape: tuple[int, ...], style: str, seed: int) -> np.ndarray:
 
 
 @st.composite
-def cases(
-    draw,
-    syncs=SYNCS,
-    prefetches=PREFETCHES,
-    devices=(1, 4),
-    minibatches=(1, 3),
-    layers=(1, 5),
-    microbatches=(0, 3),
-    shardings=SHARDINGS,
-    exchanges=("end",),
-    reshards=(True,),
-    streams=("one",),
-):
+def cases(draw, syncs=SYNCS, prefetches=PREFETCHES, devices=(1, 4), minibatches=(1, 3), layers=(1, 5),
+        microbatches=(0, 3), shardings=SHARDINGS, exchanges=("end",), reshards=(True,), streams=("one",)):  # fmt: skip
     """A device with fewer microbatches than others takes no time for those it has not; only on-demand has such."""
     sync = draw(st.sampled_from(syncs))
     size = draw(st.integers(*layers)), draw(st.integers(*microbatches))
@@ -115,17 +104,9 @@ def schedule_files(draw):
     one = schedules(devices, queued=draw(st.booleans()))
     found = tuple(draw(st.lists(one, min_size=1, max_size=4)))
     text = st.text(max_size=12)
-    header = Header(
-        balancer=draw(text),
-        model=draw(text),
-        weights=draw(text),
-        max_tokens=max(sum(s.lengths) for s in found),
-        devices=devices,
-        seed=draw(st.integers(0, 9)),
-        trace=draw(text),
-        in_order=draw(st.booleans()),
-    )
-    return ScheduleFile(header, found)
+    names = {name: draw(text) for name in ("balancer", "model", "weights", "trace")}
+    sizes = {"max_tokens": max(sum(s.lengths) for s in found), "devices": devices, "seed": draw(st.integers(0, 9))}
+    return ScheduleFile(Header(**names, **sizes, in_order=draw(st.booleans())), found)
 
 
 @st.composite

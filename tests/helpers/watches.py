@@ -41,7 +41,6 @@ def met(lengths, *, slow=(), loader=0.0, collector=0.0, told=True):
                 rows[r].append(ran(at, max(own), [held[r][m]], max(own) - seconds if told else None))
             at += max(own)
         for r, of in enumerate(rows):
-            ranks[r].append(
-                step(number, of, seconds=at, loader=loader, collector=collector) | {"begin": 1e9 + 100 * number}
-            )
+            made = step(number, of, seconds=at, loader=loader, collector=collector)
+            ranks[r].append(made | {"begin": 1e9 + 100 * number})
     return ranks

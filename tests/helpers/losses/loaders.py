@@ -4,14 +4,8 @@
 from dataclasses import replace
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    Sampler,
-    WeightedRandomSampler,
-)
+from torch.utils import data
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, WeightedRandomSampler
 from transformers import Trainer
 
 from losses import nets
@@ -34,30 +28,34 @@ class WeightedUnseeded(Trainer):
         return WeightedRandomSampler([float(i < 8) for i in range(len(self.train_dataset))], 16)
 
 
-class Backwards(Sampler[int]):
-    def __init__(self, count: int) -> None:
-        self.count = count
+class Listed(data.Sampler):
+    """Samples, or batches of them, as they are listed."""
+
+    def __init__(self, listed: list) -> None:
+        self.listed = listed
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.listed)
 
     def __iter__(self):
-        return iter(range(self.count - 1, -1, -1))
+        return iter(self.listed)
+
+
+def backwards(samples: Samples) -> Listed:
+    return Listed(list(range(len(samples)))[::-1])
 
 
 class Plain(Trainer):
     """Every device with all samples, in its own order: what accelerate does not know it does not deal."""
 
     def get_train_dataloader(self):
-        order = Backwards(len(self.train_dataset))
+        order = backwards(self.train_dataset)
         return DataLoader(self.train_dataset, batch_size=2, sampler=order, collate_fn=self.data_collator)
 
 
-class Prepared(Trainer):
+class Prepared(Plain):
     def get_train_dataloader(self):
-        order = Backwards(len(self.train_dataset))
-        loader = DataLoader(self.train_dataset, batch_size=2, sampler=order, collate_fn=self.data_collator)
-        return self.accelerator.prepare(loader)
+        return self.accelerator.prepare(super().get_train_dataloader())
 
 
 class Distributed(Trainer):
@@ -66,23 +64,12 @@ class Distributed(Trainer):
         return DataLoader(self.train_dataset, batch_size=2, sampler=order, collate_fn=self.data_collator)
 
 
-class ByLength(Sampler[list[int]]):
-    """Batches of samples of like length."""
-
-    def __init__(self, data: Samples) -> None:
-        order = sorted(range(len(data)), key=lambda i: len(data[i]["input_ids"]))
-        self.batches = [order[i : i + 2] for i in range(0, len(order), 2)]
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self):
-        return iter(self.batches)
-
-
 class Batches(Trainer):
+    """Of samples of like length."""
+
     def get_train_dataloader(self):
-        batches = ByLength(self.train_dataset)
+        order = sorted(range(len(self.train_dataset)), key=lambda i: len(self.train_dataset[i]["input_ids"]))
+        batches = Listed([order[i : i + 2] for i in range(0, len(order), 2)])
         loader = DataLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
         return self.accelerator.prepare(loader)
 
@@ -91,15 +78,9 @@ class InTurn(Trainer):
     """A batch sampler around another sampler, in a worker."""
 
     def get_train_dataloader(self):
-        batches = BatchSampler(Backwards(len(self.train_dataset)), 2, drop_last=False)
-        loader = DataLoader(
-            self.train_dataset,
-            batch_sampler=batches,
-            collate_fn=self.data_collator,
-            num_workers=1,
-            multiprocessing_context="fork",
-        )
-        return self.accelerator.prepare(loader)
+        batches = BatchSampler(backwards(self.train_dataset), 2, drop_last=False)
+        how = {"collate_fn": self.data_collator, "num_workers": 1, "multiprocessing_context": "fork"}
+        return self.accelerator.prepare(DataLoader(self.train_dataset, batch_sampler=batches, **how))
 
 
 class Stream(IterableDataset):
@@ -126,26 +107,28 @@ def keys_of_all(samples):
     return collate([{name: sample[name] for name in names} for sample in samples])
 
 
-def grouped(strategy: str) -> dict[str, object]:
-    return {"train_sampling_strategy": strategy}
+def drawn(strategy: str) -> Kind:
+    return Kind(arguments={"train_sampling_strategy": strategy})
+
+
+def accelerated(config: dict[str, object]) -> Kind:
+    return Kind(arguments={"accelerator_config": config})
 
 
 KINDS = {
     "the Trainer's own loader": Kind(),
     "`_get_train_sampler` with a `WeightedRandomSampler`": Kind(Weighted),
     "the same, drawn from the process's own random numbers": Kind(WeightedUnseeded),
-    "`train_sampling_strategy='group_by_length'`": Kind(arguments=grouped("group_by_length")),
-    "`train_sampling_strategy='sequential'`": Kind(arguments=grouped("sequential")),
+    "`train_sampling_strategy='group_by_length'`": drawn("group_by_length"),
+    "`train_sampling_strategy='sequential'`": drawn("sequential"),
     "`get_train_dataloader` with a plain `DataLoader`, all samples on every rank": Kind(Plain),
     "`get_train_dataloader` that `accelerator.prepare`s it": Kind(Prepared),
     "`get_train_dataloader` with a `DistributedSampler`": Kind(Distributed),
     "`get_train_dataloader` with batches of similar length": Kind(Batches),
     "`get_train_dataloader` with a `BatchSampler` and `num_workers=1`": Kind(InTurn),
     "`dataloader_drop_last=True`": Kind(arguments={"dataloader_drop_last": True}),
-    "`accelerator_config={'split_batches': True}`": Kind(arguments={"accelerator_config": {"split_batches": True}}),
-    "`accelerator_config={'use_seedable_sampler': False}`": Kind(
-        arguments={"accelerator_config": {"use_seedable_sampler": False}}
-    ),
+    "`accelerator_config={'split_batches': True}`": accelerated({"split_batches": True}),
+    "`accelerator_config={'use_seedable_sampler': False}`": accelerated({"use_seedable_sampler": False}),
     "a list as dataset": Kind(data=lambda: spoken().every),
     "samples with different keys": of_bert(nets.bert, of_two_keys, collate=keys_of_all),
     "an `IterableDataset`": Kind(data=Stream),
