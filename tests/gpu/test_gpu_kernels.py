@@ -176,9 +176,8 @@ def test_beside_a_product(transfers, device, cpu, note):
     note(gemms_alone=alone)
     ways = {"copy engine": lambda: parts.collect(spare)}
     for launch in () if cpu else (transfers.ALONE, transfers.USUAL):
-        ways[f"{launch.programs} programs"] = lambda launch=launch: transfers.gather(
-            place, spare, torch.float32, launch
-        )
+        given = place, spare, torch.float32, launch
+        ways[f"{launch.programs} programs"] = lambda given=given: transfers.gather(*given)
     for name, move in ways.items():
         [by_itself] = best((high, move, MOVES))
         found = {"moves_alone": by_itself}

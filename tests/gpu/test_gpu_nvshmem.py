@@ -73,13 +73,10 @@ def verified(host, job, way):
     start.on_process(host, job, verify._verify, (False,))
 
 
-@pytest.mark.parametrize(
-    ("way", "sync", "accumulate"),
-    [
-        ("near", "on-demand", "locked"),
-        *((way, sync, "slots") for way in ("near", "far") for sync in ("on-demand", "collective")),
-    ],
-)
+SLOTS = [(way, sync, "slots") for way in ("near", "far") for sync in ("on-demand", "collective")]
+
+
+@pytest.mark.parametrize(("way", "sync", "accumulate"), [("near", "on-demand", "locked"), *SLOTS])
 def test_near_and_far(seconds, way, sync, accumulate):
     """Do two processes over nvshmem get the gradients of one, near and far?"""
     from odc_engine.runs import launch

@@ -39,17 +39,13 @@ def test_two_processes(on, sync):
     assert same_gradients(uneven(sync, 2), sync=sync, **on)
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"sync": "on-demand"},
-        {"sync": "collective"},
-        {"sync": "deferred"},
-        {"sync": "on-demand", "accumulate": "slots"},
-        {"sync": "on-demand", "sharding": "hybrid", "devices_per_node": 2},
-    ],
-    ids=lambda way: "-".join(map(str, way.values())),
-)
+WAYS = [{"sync": sync} for sync in SYNCS]
+WAYS += [
+    {"sync": "on-demand"} | more for more in ({"accumulate": "slots"}, {"sharding": "hybrid", "devices_per_node": 2})
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_four_processes(on, way):
     """Do four processes, with every way to sum gradients, and in nodes?"""
     assert same_gradients(uneven(way["sync"], 4), **way, **on)

@@ -70,10 +70,7 @@ def disobedient_steps(job, slack):
     return wrong
 
 
-@pytest.mark.parametrize(
-    ("sync", "accumulate"),
-    [("on-demand", "locked"), ("on-demand", "slots"), ("collective", "locked"), ("deferred", "locked")],
-)
+@pytest.mark.parametrize(("sync", "accumulate"), [*((sync, "locked") for sync in SYNCS), ("on-demand", "slots")])
 def test_gradients(make_job, note, sync, accumulate):
     """Does a thread on streams of a GPU get the gradients of one process?"""
     error = largest_error(make_job(sync=sync, accumulate=accumulate))

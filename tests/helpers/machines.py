@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,24 +63,27 @@ class Machine:
         """The calling process goes on there, as a child of what was called, which ends as it does."""
         where = Path.cwd()
         libc = ctypes.CDLL(None, use_errno=True)
-        for fd in [os.open(path, os.O_RDONLY) for path in self._others()]:
+        pairs = [(Path(f"/proc/{self.pid}/ns/{kind}"), Path(f"/proc/self/ns/{kind}")) for kind in KINDS]
+        others = [its for its, own in pairs if its.readlink() != own.readlink()]  # where the caller is not yet
+        for fd in [os.open(path, os.O_RDONLY) for path in others]:
             if libc.setns(fd, 0):
                 raise OSError(ctypes.get_errno(), "setns")
             os.close(fd)
         os.chdir(where)
         if child := os.fork():
-            _end_as(child)
+            _, status = os.waitpid(child, 0)
+            if os.WIFSIGNALED(status):
+                os.kill(os.getpid(), os.WTERMSIG(status))
+            os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
         libc.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
-
-    def _others(self) -> list[Path]:
-        """Of its namespaces those that the caller is not in."""
-        pairs = [(Path(f"/proc/{self.pid}/ns/{kind}"), Path(f"/proc/self/ns/{kind}")) for kind in KINDS]
-        return [its for its, own in pairs if its.readlink() != own.readlink()]
 
     def pids(self) -> list[int]:
         """Of all that runs there, as seen from outside, but for the first process."""
-        space = Path(f"/proc/{self.pid}/ns/pid").readlink()
-        return [pid for pid in _inside(space) if pid != self.pid]
+        space, found = Path(f"/proc/{self.pid}/ns/pid").readlink(), []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                found += [int(folder.name)] if (folder / "ns" / "pid").readlink() == space else []
+        return [pid for pid in found if pid != self.pid]
 
     def shared(self) -> list[Path]:
         """Files in its /dev/shm; none once it is gone."""
@@ -119,9 +123,8 @@ class Machines:
 
     def _machine(self, number: int) -> Machine:
         own = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        pid = self._first(
-            MACHINE, own, self._in(self._switch, "user"), NAME + str(number), str(uuid.uuid4()), self._hosts
-        )
+        told = NAME + str(number), str(uuid.uuid4()), self._hosts
+        pid = self._first(MACHINE, own, self._in(self._switch, "user"), *told)
         at_switch = self._in(self._switch, "net")
         cable = ["type", "veth", "peer", "name", CARD, "netns", str(pid)]
         _run([*at_switch, "ip", "link", "add", "name", f"cable{number}", *cable])
@@ -166,10 +169,8 @@ class Machines:
 
     def close(self) -> None:
         for machine in self.machines:
-            try:
+            with suppress(ProcessLookupError):  # it was killed before
                 machine.kill()
-            except ProcessLookupError:
-                continue  # it was killed before
         for process in self._processes:
             process.communicate()  # the end of its pipe is the end of what is left
         self._processes.clear()
@@ -189,23 +190,6 @@ def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     if done.returncode:
         raise NoMachines(f"{' '.join(command)}: {' '.join(done.stderr.split())}")
-
-
-def _inside(space: Path) -> Iterator[int]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if (folder / "ns" / "pid").readlink() == space:
-                yield int(folder.name)
-        except OSError:
-            continue  # it has ended
-
-
-def _end_as(child: int) -> None:
-    """Wait for it, and end as it has."""
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def hindrance() -> str:

@@ -47,11 +47,8 @@ def texts(count: int) -> list[list[int]]:
 
 
 class NoTokenizer:
-    def build(self, **_):
-        return None
-
-    def to_dict(self):
-        return {}
+    build = staticmethod(lambda **_: None)
+    to_dict = staticmethod(dict)
 
 
 def stock_data(count: int, minibatch: int):
@@ -101,6 +98,8 @@ def config_of(
     for layer in spec.model.layers:  # flexible attention would be compiled, for minutes
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
     loss = CrossEntropyLoss.Config(global_vocab_size=2048)
+    sizes = {"local_batch_size": 1, "global_batch_size": minibatch * devices(), "seq_len": 64, "steps": steps}
+    over = {"data_parallel_replicate_degree": replicas, "data_parallel_shard_degree": devices() // replicas}
     return trainer.Config(
         model_spec=spec,
         loss=ChunkedLossWrapper.Config(num_chunks=4, loss_fn=loss) if chunked else loss,
@@ -109,19 +108,8 @@ def config_of(
         dataloader=data,
         optimizer=default_adamw(lr=3e-4),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=1, decay_ratio=0.0),
-        training=TrainingConfig(
-            local_batch_size=1,
-            global_batch_size=minibatch * devices(),
-            seq_len=64,
-            steps=steps,
-            mixed_precision_param="float32",
-            disable_cuda_graphs=True,
-        ),
-        parallelism=ParallelismConfig(
-            data_parallel_replicate_degree=replicas,
-            data_parallel_shard_degree=devices() // replicas,
-            spmd_backend="partial_dtensor",
-        ),
+        training=TrainingConfig(**sizes, mixed_precision_param="float32", disable_cuda_graphs=True),
+        parallelism=ParallelismConfig(**over, spmd_backend="partial_dtensor"),
         metrics=MetricsProcessor.Config(log_freq=1),
         checkpoint=CheckpointManager.Config(enable=saved > 0, interval=saved or 500, last_save_model_only=False),
         activation_checkpoint=None,

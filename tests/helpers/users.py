@@ -211,9 +211,6 @@ class User:
     def look_at_weights(self) -> None:
         self.seen.append({name: mine(p) for name, p in self.model.named_parameters()})
 
-    def parameters(self) -> dict[str, Tensor]:
-        return dict(self.model.named_parameters())
-
 
 def local(value: Tensor) -> Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
@@ -295,17 +292,13 @@ def verdict(outcomes: list[Outcome], expected: list[Seen], fails: bool = False, 
     for outcome in outcomes:
         if outcome.failed and not fails:
             return f"FAILED: {outcome.failed}"
-        if not agree(outcome, expected[:last], len(outcomes), bound):
+        pairs = zip(outcome.seen, expected[:last], strict=False)
+        if not all(_equal(one, other, outcome.rank, len(outcomes), bound) for one, other in pairs):
             return "WRONG"
     if ends:  # who names a way out first
         every = [o.refused or o.failed.partition(": [")[0] for o in ends] + [o.lost for o in ends]
         return re.sub(r" \(pid \d+\)", "", max(filter(None, every), key=lambda words: ";" in words))
     return "works" if not fails and all(len(o.seen) == len(expected) for o in outcomes) else "WRONG: saw less"
-
-
-def agree(outcome: Outcome, expected: list[Seen], devices: int, bound: float) -> bool:
-    pairs = zip(outcome.seen, expected, strict=False)
-    return all(_equal(one, other, outcome.rank, devices, bound) for one, other in pairs)
 
 
 def _equal(found: Seen, expected: Seen, rank: int, devices: int, bound: float) -> bool:
@@ -314,17 +307,13 @@ def _equal(found: Seen, expected: Seen, rank: int, devices: int, bound: float) -
     unused = {name for name, value in expected.items() if value is None}
     if {name for name, value in found.items() if value is None} != unused:
         return False
-    parts = {name: _part(value, found[name], rank, devices) for name, value in expected.items() if name not in unused}
-    return all(_close(found[name], part, bound) for name, part in parts.items())
+    return all(_close(found[name], expected[name], rank, devices, bound) for name in expected.keys() - unused)
 
 
-def _part(whole: Tensor, like: Tensor, rank: int, devices: int) -> Tensor:
-    """A device's rows, unless it has seen all."""
+def _close(found: Tensor, whole: Tensor, rank: int, devices: int, bound: float) -> bool:
+    """To a device's rows, unless it has seen all."""
     rows = -(-len(whole) // devices)
-    return whole if like.shape == whole.shape else whole[rank * rows : (rank + 1) * rows]
-
-
-def _close(found: Tensor, expected: Tensor, bound: float) -> bool:
+    expected = whole if found.shape == whole.shape else whole[rank * rows : (rank + 1) * rows]
     if found.shape != expected.shape:
         return False
     difference = (found.double() - expected.double()).abs()

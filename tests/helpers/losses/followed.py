@@ -118,7 +118,8 @@ def _told(rank: int, folder: Path, kind: Kind, trainer: type) -> Step | str:
 
 
 def _stepped(rank: int, folder: Path, kind: Kind, trainer: type) -> Step:
-    own = arguments(rank, folder, kind.config, **ONE_STEP | SIZES | _sharded(kind) | kind.arguments)
+    sharded = {"fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": kind.layer}}
+    own = arguments(rank, folder, kind.config, **ONE_STEP | SIZES | sharded | kind.arguments)
     trains, step = made(kind, trainer, own), Step()
     trains.remove_callback(PrinterCallback)
     trains.add_callback(_Looks(step))
@@ -131,10 +132,6 @@ def _stepped(rank: int, folder: Path, kind: Kind, trainer: type) -> Step:
         step.over = losses.over
     step.seen = kind.seen(trains) if kind.seen else None
     return step
-
-
-def _sharded(kind: Kind) -> dict[str, Any]:
-    return {"fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": kind.layer}}
 
 
 def _spied(trains: Any, step: Step, kind: Kind) -> None:
@@ -162,14 +159,10 @@ def _note(step: Step, kind: Kind, inputs: Any, data: Any) -> None:
         step.places.extend(places_of(data, inputs))
     for batch, part in inputs.get("microbatches", ()):
         if part.samples:
-            step.microbatches += _counts(batch)
+            # Whether there is something that a loss counts; else nothing is run.
+            step.microbatches += "labels" not in batch or bool((batch["labels"] != IGNORED).any())
             step.places.extend(part.places)
             step.run.extend([dict(batch)] if kind.as_run else [])
-
-
-def _counts(batch: Any) -> bool:
-    """Whether there is something that a loss counts; else nothing is run."""
-    return "labels" not in batch or bool((batch["labels"] != IGNORED).any())
 
 
 def places_of(data: Any, batch: Any) -> list[int]:
@@ -204,7 +197,9 @@ def in_one_process(folder: Path, kind: Kind, ran: Sequence[Step]) -> dict[str, T
         sizes = {"per_device_train_batch_size": DEVICES * EACH * ACCUMULATED, "gradient_accumulation_steps": 1}
         own = kind.config(output_dir=str(folder), **usual | ONE_STEP | sizes | kind.arguments)
         trains = made(kind, kind.trainer, own)
-        batch = together(ran) if kind.as_run else _batch(trains, [place for step in ran for place in step.places])
+        loader = trains.get_train_dataloader()
+        samples = [loader.dataset[place] for step in ran for place in step.places]
+        batch = together(ran) if kind.as_run else loader.collate_fn(samples)
         trains.create_optimizer_and_scheduler(1)
         trains.current_gradient_accumulation_steps = 1
         batches, items = trains.get_batch_samples(iter([batch]), 1, own.device)
@@ -212,23 +207,17 @@ def in_one_process(folder: Path, kind: Kind, ran: Sequence[Step]) -> dict[str, T
         return gradient_of(trains.model)
 
 
-def _batch(trains: Any, places: list[int]) -> Any:
-    loader = trains.get_train_dataloader()
-    return loader.collate_fn([loader.dataset[place] for place in places])
-
-
 def together(ran: Sequence[Step]) -> dict[str, Tensor]:
     """What devices ran, in one batch."""
-    every = [batch for step in ran for batch in step.run]
-    return {name: _stacked(name, [batch[name] for batch in every]) for name in every[0]}
-
-
-def _stacked(name: str, values: list[Tensor]) -> Tensor:
-    if values[0].dim() < 2:
-        return torch.cat(values)
-    longest = max(value.shape[1] for value in values)
-    fill = FILLS[name]
-    return torch.cat([nn.functional.pad(value, (0, longest - value.shape[1]), value=fill) for value in values])
+    every, found = [batch for step in ran for batch in step.run], {}
+    for name in every[0]:
+        values = [batch[name] for batch in every]
+        if values[0].dim() > 1:
+            longest = max(value.shape[1] for value in values)
+            pad = nn.functional.pad
+            values = [pad(value, (0, longest - value.shape[1]), value=FILLS[name]) for value in values]
+        found[name] = torch.cat(values)
+    return found
 
 
 def called(rank: int, folder: Path, name: str, mixed: Mixed = on_demand) -> list[Step | str]:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from losses import EVERY
 from losses.followed import Mixed, Step, apart, called, in_one_process, on_demand
 from losses.kind import Kind
@@ -37,24 +35,16 @@ def judged(pools: Any, folder: Path, name: str, mixed: Mixed = on_demand) -> Ver
         unlike = len({without_figures(words) for words in told}) > 1 or len(told) < len(kind.limits)
         return Verdict(told[0], wrong=(*failed, *(["refused at some limits alone"] if unlike else [])))
     *own, stock = every
-    wrong = [
-        f"{problem} at {limit}"
-        for limit, ran in zip(kind.limits, own, strict=True)
-        for problem in _problems(kind, ran, _reference(folder, kind, ran, stock), stock)
-    ]
-    return Verdict("", own[0][0].over, _beside(own[0][0]), tuple(wrong))
-
-
-def _reference(folder: Path, kind: Kind, ran: Sequence[Step], stock: Sequence[Step]) -> dict[str, Tensor]:
-    return stock[0].gradient if kind.rollouts else in_one_process(folder, kind, ran)
+    wrong = []
+    for limit, ran in zip(kind.limits, own, strict=True):
+        reference = stock[0].gradient if kind.rollouts else in_one_process(folder, kind, ran)
+        wrong += [f"{problem} at {limit}" for problem in _problems(kind, ran, reference, stock)]
+    first = own[0][0]
+    return Verdict("", first.over, "another" if first.norms else "the same", tuple(wrong))
 
 
 def without_figures(words: str) -> str:
     return FIGURE.sub("#", words)
-
-
-def _beside(step: Step) -> str:
-    return "another" if step.norms else "the same"
 
 
 def _problems(kind: Kind, ran: Sequence[Step], reference: Any, stock: Sequence[Step]) -> Iterator[str]:
@@ -68,14 +58,10 @@ def _problems(kind: Kind, ran: Sequence[Step], reference: Any, stock: Sequence[S
         yield f"on_substep_end {[step.substeps for step in ran]} times"
     if any(step.seen is not None and {*step.seen} != {step.microbatches} for step in ran):
         yield f"counted {[step.seen for step in ran]} microbatches"
-    yield from _of_samples(ran, stock)
-    yield from _of_norms(kind, one, stock[0])
-
-
-def _of_samples(ran: Sequence[Step], stock: Sequence[Step]) -> Iterator[str]:
     own, usual = (sorted(place for step in steps for place in step.places) for steps in (ran, stock))
     if usual and own != usual:
         yield f"samples {own}, in stock training {usual}"
+    yield from _of_norms(kind, one, stock[0])
 
 
 def _of_norms(kind: Kind, own: Step, stock: Step) -> Iterator[str]:

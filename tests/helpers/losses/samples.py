@@ -73,21 +73,15 @@ def _filled(sample: dict[str, Any], name: str, longest: int) -> Any:
 
 def all_as_long(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
     """As `padding="max_length"` has it."""
-    longest = {"input_ids": [0] * 60, "attention_mask": [0] * 60} | {
-        name: value for name, value in samples[0].items() if name not in FILLS
-    }
+    others = {name: value for name, value in samples[0].items() if name not in FILLS}
+    longest = others | {"input_ids": [0] * 60, "attention_mask": [0] * 60}
     return {name: value[:-1] for name, value in collate([*samples, longest]).items()}
 
 
-def words_and_mask() -> Any:
-    """A tokenizer that knows numbers, the last of which hides others."""
-    known = words()
-    known.mask_token = str(WORDS - 1)
-    return known
-
-
 def masked_anew() -> Callable[..., Any]:
-    """Hides other tokens each time."""
+    """Hides other tokens each time, by the last number that its tokenizer knows."""
     from transformers import DataCollatorForLanguageModeling
 
-    return DataCollatorForLanguageModeling(words_and_mask(), mlm_probability=0.3)
+    known = words()
+    known.mask_token = str(WORDS - 1)
+    return DataCollatorForLanguageModeling(known, mlm_probability=0.3)

@@ -113,15 +113,12 @@ def _noted(names: dict[str, nn.Module]) -> Iterator[set[str]]:
 def apart(found: Gradients, expected: Gradients) -> float:
     """The largest difference of a parameter's gradient, in parts of its largest value. A gradient where one process
     has none, or none where it has one, is as far as can be."""
-    if {name for name, value in found.items() if value is None} != _without(expected):
+    without, meant = ({name for name, value in each.items() if value is None} for each in (found, expected))
+    if without != meant:
         return float("inf")
     floor = LEAST * max(float(value.abs().max()) for value in expected.values() if value is not None)
     pairs = ((found[name], value) for name, value in expected.items() if value is not None)
     return max(float((mine - one).abs().max()) / max(float(one.abs().max()), floor) for mine, one in pairs)
-
-
-def _without(gradients: Gradients) -> set[str]:
-    return {name for name, value in gradients.items() if value is None}
 
 
 def apart_in_logits(found: list[Tensor], expected: list[Tensor]) -> float:

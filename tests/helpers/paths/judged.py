@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from paths.followed import NEAR, Alone, Followed, alone, apart, apart_in_logits, on_demand
+from paths.followed import NEAR, Alone, alone, apart, apart_in_logits, on_demand
 from paths.kind import Gradients, Kind
 from paths.stock import Ended
 
@@ -15,12 +15,11 @@ ABORTS, WAITS, WRONG, RIGHT = "aborts", "waits", "wrong", "right"
 
 @dataclass(frozen=True)
 class Verdict:
-    """`stock`: one of the four; `far`: how far on demand is from one process; `skipped`: of each rank, how many units
-    it moves no byte of; `units`: how many there are beside the root; `wrong`: bytes that are moved for nothing, or
+    """`stock`: one of the four; `skipped`: of each rank, how many units it moves no byte of; `units`: how many there
+    are beside the root; `wrong`: that on demand is too far from one process, and bytes that are moved for nothing, or
     are not moved though there is a use."""
 
     stock: str
-    far: float
     skipped: tuple[int, ...]
     units: int
     wrong: tuple[str, ...]
@@ -30,26 +29,18 @@ def judged(pools: Any, kind: Kind, ended: Sequence[Ended]) -> Verdict:
     torch.set_num_threads(1)
     expected = alone(kind)
     found = pools(kind.ranks).run(on_demand, kind, timeout=300.0)
-    far = _far(kind, found, expected)
-    skipped = tuple(sum(moved == 0 for unit, moved in one.moved.items() if unit in expected.units) for one in found)
-    wrong = tuple(_wrong(found, expected)) + ((f"{far:.2g} from one process",) if far > NEAR else ())
-    return Verdict(stock(kind, ended, expected), far, skipped, len(expected.units), wrong)
-
-
-def _far(kind: Kind, found: Sequence[Followed], expected: Alone) -> float:
     if kind.evaluates:
-        pairs = zip(found, expected.logits, strict=True)
-        return max(apart_in_logits(one.logits, logits) for one, logits in pairs)
-    return apart(found[0].gradients, expected.gradients)
-
-
-def _wrong(found: Sequence[Followed], expected: Alone) -> list[str]:
-    return [
-        f"rank {rank} moves {one.moved[unit]:,} bytes of {unit}, which it {'uses' if unit in uses else 'does not use'}"
-        for rank, (one, uses) in enumerate(zip(found, expected.uses, strict=True))
-        for unit in sorted(expected.units)
-        if (one.moved[unit] > 0) != (unit in uses)
-    ]
+        far = max(apart_in_logits(one.logits, logits) for one, logits in zip(found, expected.logits, strict=True))
+    else:
+        far = apart(found[0].gradients, expected.gradients)
+    skipped = tuple(sum(moved == 0 for unit, moved in one.moved.items() if unit in expected.units) for one in found)
+    wrong = [f"{far:.2g} from one process"] if far > NEAR else []
+    for rank, (one, uses) in enumerate(zip(found, expected.uses, strict=True)):
+        for unit in sorted(expected.units):
+            if (one.moved[unit] > 0) != (unit in uses):
+                use = "uses" if unit in uses else "does not use"
+                wrong.append(f"rank {rank} moves {one.moved[unit]:,} bytes of {unit}, which it {use}")
+    return Verdict(stock(kind, ended, expected), skipped, len(expected.units), tuple(wrong))
 
 
 def stock(kind: Kind, ended: Sequence[Ended], expected: Alone) -> str:
