@@ -138,10 +138,9 @@ def load_half_a_layer(user: User) -> None:
     layer.load_state_dict({name: 0.5 * value for name, value in layer.state_dict().items()})
 
 
-@habit()
-def loaded_partly(user: User) -> None:
-    """attached: `load_state_dict` of a layer alone"""
-    user.do("attach usual load_half_a_layer usual", load_half_a_layer)
+in_words(__name__, load_half_a_layer)("""
+loaded_partly: attach usual load_half_a_layer usual | attached: `load_state_dict` of a layer alone
+""")
 
 
 @habit(optimizer=torch.optim.AdamW)
@@ -215,10 +214,9 @@ def one_of_two_steps(user: User) -> None:
     user.evaluate()
 
 
-@habit()
-def other_optimizer(user: User) -> None:
-    """attached, but the optimizer that steps is another one"""
-    user.do("attach backward renew step")
+in_words(__name__)("""
+other_optimizer: attach backward renew step | attached, but the optimizer that steps is another one
+""")
 
 
 @habit()

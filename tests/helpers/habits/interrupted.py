@@ -51,34 +51,24 @@ def _again(user: User, module: nn.Module, how: str) -> None:
     user.do("settle look_at_gradients step publish minibatch")
 
 
-@habit()
-def forward_of_a_layer(user: User) -> None:
-    """an exception in a layer's forward, the microbatch tried again"""
-    _again(user, user.model.layers[1].up, "forward")
+PARTS = ("layers.1.up", "head", "embedding")
 
 
-@habit()
-def forward_of_the_head(user: User) -> None:
-    """an exception in the head's forward, the microbatch tried again"""
-    _again(user, user.model.head, "forward")
+def again_forward(user: User, part: tuple[int] = (0,)) -> None:
+    _again(user, user.model.get_submodule(PARTS[part[0]]), "forward")
 
 
-@habit()
-def backward_of_the_head(user: User) -> None:
-    """an exception at the beginning of backward, the microbatch tried again"""
-    _again(user, user.model.head, "backward")
+def again_backward(user: User, part: tuple[int] = (0,)) -> None:
+    _again(user, user.model.get_submodule(PARTS[part[0]]), "backward")
 
 
-@habit()
-def backward_of_a_layer(user: User) -> None:
-    """an exception inside a layer's backward, the microbatch tried again"""
-    _again(user, user.model.layers[1].up, "backward")
-
-
-@habit()
-def backward_of_the_embedding(user: User) -> None:
-    """an exception at the end of backward, the microbatch tried again"""
-    _again(user, user.model.embedding, "backward")
+in_words(__name__, again_forward, again_backward)("""
+forward_of_a_layer: again_forward:0 | an exception in a layer's forward, the microbatch tried again
+forward_of_the_head: again_forward:1 | an exception in the head's forward, the microbatch tried again
+backward_of_the_head: again_backward:1 | an exception at the beginning of backward, the microbatch tried again
+backward_of_a_layer: again_backward:0 | an exception inside a layer's backward, the microbatch tried again
+backward_of_the_embedding: again_backward:2 | an exception at the end of backward, the microbatch tried again
+""")
 
 
 def fails_forward(user: User) -> None:
@@ -229,10 +219,9 @@ def interrupt_settle(user: User) -> None:
             user.settle()
 
 
-@habit()
-def settle_again(user: User) -> None:
-    """`settle()` interrupted by Ctrl-C, and called again"""
-    user.do("minibatch backward interrupt_settle finish", interrupt_settle)
+in_words(__name__, interrupt_settle)("""
+settle_again: minibatch backward interrupt_settle finish | `settle()` interrupted by Ctrl-C, and called again
+""")
 
 
 @habit()

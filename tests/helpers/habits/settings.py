@@ -1,6 +1,7 @@
 """Settings of FSDP2, and other hands in it."""
 
 import warnings
+from functools import partial
 
 import torch
 from nets import Dropping
@@ -13,12 +14,8 @@ from habits import habit, in_words
 from odc_engine import OnDemand
 
 
-def _keep_whole(model: nn.Module) -> None:
-    by_layers(model, reshard_after_forward=False)
-
-
 def keep_whole(model: nn.Module) -> None:
-    _keep_whole(model)
+    by_layers(model, reshard_after_forward=False)
     model.set_reshard_after_backward(False)
 
 
@@ -28,24 +25,14 @@ def divided(model: nn.Module, by: float = 4.0) -> None:
         module.set_gradient_divide_factor(by)
 
 
-def _divide_by_one(model: nn.Module) -> None:
-    divided(model, 1.0)
-
-
 def _hooked(model: nn.Module) -> None:
     by_layers(model)
     model.set_all_reduce_hook(lambda reduced: reduced.mul_(0.5))
 
 
-def _offloaded(model: nn.Module) -> None:
-    by_layers(model, offload_policy=CPUOffloadPolicy(pin_memory=False))
-
-
-def _in_half_precision(model: nn.Module) -> None:
-    by_layers(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16))
-
-
-in_words(__name__, wrap=_keep_whole)("""
+OFFLOADED = partial(by_layers, offload_policy=CPUOffloadPolicy(pin_memory=False))
+IN_HALF_PRECISION = partial(by_layers, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16))
+in_words(__name__, wrap=partial(by_layers, reshard_after_forward=False))("""
 kept_whole: minibatch evaluate minibatch | `reshard_after_forward=False`
 """)
 in_words(__name__, wrap=keep_whole)("""
@@ -54,16 +41,16 @@ kept_whole_after_backward: minibatch evaluate minibatch | `set_reshard_after_bac
 in_words(__name__, wrap=divided)("""
 divide_factor_before: minibatch | `set_gradient_divide_factor` before `OnDemand(average=False)`
 """)
-in_words(__name__, wrap=_divide_by_one)("""
+in_words(__name__, wrap=partial(divided, by=1.0))("""
 divide_factor_one: minibatch | `set_gradient_divide_factor(1.0)` before `OnDemand`, as torchtitan does
 """)
 in_words(__name__, wrap=_hooked)("""
 all_reduce_hook: minibatch | `set_all_reduce_hook`
 """)
-in_words(__name__, wrap=_in_half_precision)("""
+in_words(__name__, wrap=IN_HALF_PRECISION)("""
 in_half_precision: minibatch | `MixedPrecisionPolicy(param_dtype=torch.float16)`
 """)
-in_words(__name__, wrap=_offloaded)("""
+in_words(__name__, wrap=OFFLOADED)("""
 offloaded: 2 x minibatch | `CPUOffloadPolicy`
 """)
 

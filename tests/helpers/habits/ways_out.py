@@ -1,5 +1,7 @@
 """What loops are refused, attached ones first, and what comes of it where the way out is taken."""
 
+from functools import partial
+
 import torch
 from nets import Net
 from torch import Tensor, nn
@@ -94,10 +96,10 @@ def look_after_both(user: User) -> None:
     user.do("go_back look_at_gradients step")
 
 
-@habit(counts=(3, 1), how={"timeout": 2.0})
-def metrics_for_each_microbatch(user: User) -> None:
-    """attached: a collective for each microbatch, with unequal numbers of microbatches"""
-    user.do("attach collectives step", collectives)
+in_words(__name__, collectives, counts=(3, 1), how={"timeout": 2.0})("""
+metrics_for_each_microbatch: attach collectives step
+    attached: a collective for each microbatch, with unequal numbers of microbatches
+""")
 
 
 @habit(how={"timeout": 4.0})
@@ -135,10 +137,9 @@ def _with_another_head() -> Net:
     return model
 
 
-@habit(model=_with_another_head)
-def replaced_before(user: User) -> None:
-    """another `nn.Parameter` put in a parameter's place before `fully_shard`"""
-    user.do("2 x minibatch")
+in_words(__name__, model=_with_another_head)("""
+replaced_before: 2 x minibatch | another `nn.Parameter` put in a parameter's place before `fully_shard`
+""")
 
 
 @habit()
@@ -151,11 +152,7 @@ def changed_between(user: User) -> None:
         user.do("zero publish")
 
 
-def _in_bfloat16(model: nn.Module) -> None:
-    by_layers(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
-
-
-@habit(wrap=_in_bfloat16, bound=0.1)
-def in_bfloat16(user: User) -> None:
-    """`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`"""
-    user.do("2 x minibatch")
+BFLOAT16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+in_words(__name__, wrap=partial(by_layers, mp_policy=BFLOAT16), bound=0.1)("""
+in_bfloat16: 2 x minibatch | `MixedPrecisionPolicy(param_dtype=torch.bfloat16)`
+""")

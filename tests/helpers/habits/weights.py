@@ -70,10 +70,9 @@ class Bounded(Net):
         self.embedding.max_norm = 1.0
 
 
-@habit(model=Bounded)
-def changed_by_forward(user: User) -> None:
-    """weights changed by forward passes, as `nn.Embedding(max_norm=...)` does"""
-    user.do("2 x minibatch")
+in_words(__name__, model=Bounded)("""
+changed_by_forward: 2 x minibatch | weights changed by forward passes, as `nn.Embedding(max_norm=...)` does
+""")
 
 
 class Counting(Net):
@@ -88,10 +87,9 @@ class Counting(Net):
         return super().forward(tokens, turn)
 
 
-@habit(model=Counting)
-def counted_by_forward(user: User) -> None:
-    """a frozen parameter that forward passes change"""
-    user.minibatch()
+in_words(__name__, model=Counting)("""
+counted_by_forward: minibatch | a frozen parameter that forward passes change
+""")
 
 
 class CountingInBuffer(Counting):
@@ -101,10 +99,9 @@ class CountingInBuffer(Counting):
         self.register_buffer("passes", torch.zeros(3))
 
 
-@habit(model=CountingInBuffer)
-def counted_in_a_buffer(user: User) -> None:
-    """a buffer that forward passes change"""
-    user.do("2 x minibatch")
+in_words(__name__, model=CountingInBuffer)("""
+counted_in_a_buffer: 2 x minibatch | a buffer that forward passes change
+""")
 
 
 @habit()
@@ -186,10 +183,9 @@ def _cast_first(model: nn.Module) -> None:
     by_layers(model.to(torch.float64))
 
 
-@habit(wrap=_cast_first)
-def cast_before(user: User) -> None:
-    """`model.to(torch.float64)` before `fully_shard`"""
-    user.do("2 x minibatch")
+in_words(__name__, wrap=_cast_first)("""
+cast_before: 2 x minibatch | `model.to(torch.float64)` before `fully_shard`
+""")
 
 
 @habit()
