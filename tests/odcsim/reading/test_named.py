@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rowfiles import write
 from scripts import ROOT
 
+from odcsim.cli import main
 from odcsim.reading import draw, load, named
 from odcsim.reading.specs import exponential_quantiles
 
@@ -108,3 +109,11 @@ def test_draw_takes_passes_without_replacement(tmp_path):
     assert len(set(lengths[20:])) == 5
     assert draw(path, 25, 1).tolist() == lengths.tolist() != draw(path, 25, 2).tolist()
     assert draw("uniform:min=1,max=99,samples=3,seed=4", 9, 1).size == 9
+
+
+@pytest.mark.parametrize("spec", ["uniform:min=1,max=99,samples=3,seed=4", "lognormal:median=9,sigma=1"])
+def test_a_spec_is_drawn_as_it_is_loaded(tmp_path, spec):
+    path = tmp_path / "lengths.csv"
+    assert main(["trace", "make", spec, "-o", str(path)]) == 0
+    assert load(spec).lengths.tolist() == draw(spec).tolist() == load(path).lengths.tolist()
+    assert draw(spec, 7, 5).tolist() == load(f"{spec.partition(',samples')[0]},samples=7,seed=5").lengths.tolist()
