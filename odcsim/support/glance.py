@@ -25,7 +25,7 @@ class Glance:
     @property
     def line(self) -> str:
         answer = self.answer[0].partition(". ")[0].rstrip(".") if self.answer else ""
-        return printable(f"<{self.kind}: {': '.join(filter(None, (self.about, answer)))}>")
+        return printable(in_python(f"<{self.kind}: {': '.join(filter(None, (self.about, answer)))}>"))
 
     @property
     def html(self) -> str:

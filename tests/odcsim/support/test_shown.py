@@ -73,7 +73,7 @@ def test_whoever_tells_of_itself_is_printed_and_shown_by_it():
     glance = Toy()._glance()
     assert (repr(Toy()), Toy()._repr_html_()) == (glance.line, glance.html)
     assert "max_tokens=4096" in glance.html
-    assert glance.line.endswith(" 4,096>")  # with the first sentence
+    assert glance.line.endswith("give max_tokens=4096>")  # with the first sentence
 
 
 def watched(monkeypatch):
