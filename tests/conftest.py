@@ -44,6 +44,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of versions of torch that a GPU's machine happens to have, warnings are none of our laws."""
     for item in items:
+        assert " at 0x" not in item.nodeid, f"{item.nodeid} has another name in each process: give ids="
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.filterwarnings("default"))
     for item in _not_drawn([item for item in items if not item.get_closest_marker("slow")], "by_default"):

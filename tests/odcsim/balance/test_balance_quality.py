@@ -74,9 +74,10 @@ def test_lb_mini_comes_close_to_the_lower_bound():
         assert mean(gap_of_equal_counts, "lb-micro", longalign, devices, 8, draws) < 0.002
 
 
-@pytest.mark.parametrize("asked", [(longalign, 8, 4, 60), (longalign, 64, 8, 6)], ids=str)
-def test_in_lockstep_sorted_slice_waits_less_than_lb_micro_and_that_less_than_local_sort(asked):
+@pytest.mark.parametrize(("devices", "each", "draws"), [(8, 4, 60), (64, 8, 6)])
+def test_in_lockstep_sorted_slice_waits_less_than_lb_micro_and_that_less_than_local_sort(devices, each, draws):
     """It evens out the totals of devices that meet only at the end."""
+    asked = (longalign, devices, each, draws)
     names = ("sorted-slice", "lb-micro", "local-sort", "native")
     idle = [mean(idle_in_lockstep, name, *asked) for name in names]
     assert idle == sorted(idle)
