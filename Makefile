@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraint
 
 # Two processes take these tests file by file, beside one that looks at what all processes of a machine share.
 APART := -n 2 --dist loadfile
-LAWS := tests/odcsim tests/docs tests/house tests/approved
+LAWS := tests/odcsim tests/docs tests/house tests/approved $(addprefix tests/odc_engine/,kernels decoder watching)
 SLOW := tests/odcsim tests/docs
 # $(call beside,FLAGS,FOLDERS): pytest of these folders, and beside it of all others.
 beside = own=$$(mktemp -d); TMPDIR=$$own $(BIN)/pytest $(1) $(APART) $(2) > $$own/log 2>&1 & apart=$$!; \

@@ -84,9 +84,9 @@ def _recipe(rng: Random, gpu: str, sync: str, *, fitted: bool) -> Recipe:
     return found
 
 
-@pytest.fixture(scope="module")
-def questions() -> list[Question]:
-    found = list(drawn(500))
+@pytest.fixture(scope="module", params=[150, pytest.param(500, marks=pytest.mark.slow)])
+def questions(request) -> list[Question]:
+    found = list(drawn(request.param))
     assert {q.recipe.sync for q in found} == set(SYNCS)
     assert {q.cost().profile.fidelity for q in found} >= {"catalogue", "published fit"}
     assert any(q.cost().profile.joined and q.devices > 8 for q in found)

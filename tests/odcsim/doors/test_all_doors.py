@@ -45,10 +45,10 @@ def folder():
         yield path
 
 
-@pytest.fixture(scope="module", params=[25, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[15, pytest.param(MANY, marks=pytest.mark.slow)])
 def questions(request) -> list[Question]:
     """Few are on at most 16 devices: more take seconds."""
-    if request.param > 25:
+    if request.param > 15:
         return drawn(request.param)
     return [question for question in drawn(request.param, seed=1) if question.devices <= 16]
 
@@ -319,7 +319,7 @@ def breaks_even_as_compared(question: Question) -> Iterator[str]:
 def asked_of_break_even(questions: Sequence[Question]) -> list[Question]:
     some = [q for q in without_luck(questions) if not q.profile and (not q.room or q.room >= 1)]
     some = [q for q in some if ways_in.open_to("break-even", q)]
-    return some if len(questions) > 25 else some[:FEW]
+    return some if len(questions) > 15 else some[:FEW]
 
 
 # A microbatch as full as the limit would not fit. None is: a device has one sample.

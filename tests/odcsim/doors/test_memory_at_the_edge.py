@@ -75,7 +75,7 @@ def folder():
         yield path
 
 
-@pytest.fixture(scope="module", params=[8, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[4, pytest.param(MANY, marks=pytest.mark.slow)])
 def edges(request) -> list[Edge]:
     return drawn(request.param, seed=request.param)
 
