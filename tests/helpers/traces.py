@@ -180,9 +180,10 @@ def trace(run: MadeRun, rank: int, *, skew: float = 0.0, world: int = 0) -> dict
 
 
 def write(run: MadeRun, folder: Path, skews: Sequence[float]) -> list[Path]:
-    pairs = zip(range(len(run.ranks)), skews, strict=True)
-    paths = files(folder, *(trace(run, rank, skew=skew) for rank, skew in pairs))
-    return [path.rename(folder / f"rank{rank}.json") for rank, path in enumerate(paths)]
+    paths = [folder / f"rank{rank}.json" for rank in range(len(run.ranks))]
+    for rank, (path, skew) in enumerate(zip(paths, skews, strict=True)):
+        path.write_text(json.dumps(trace(run, rank, skew=skew)))
+    return paths
 
 
 def files(folder: Path, *contents: dict) -> list[Path]:
