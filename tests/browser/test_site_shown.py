@@ -4,7 +4,6 @@ field find the right page first."""
 import browser
 import pytest
 from scripts import ROOT
-from searches import SEARCHES
 
 pytestmark = pytest.mark.browser
 SITE = ROOT / "site"
@@ -12,6 +11,39 @@ KINDS = "index howto/profile model/index neighbours reference/odcsim notebooks/1
 # Guides stand before these wherever both have the words.
 LATE = "reference/ log changelog contributing published-runs validation-runs paper-cells design decisions contract"
 RESULTS = "[...document.querySelectorAll('#search-results li a')].map((found) => found.getAttribute('href'))"
+# What people of the field type into the search, and the page that is to be the first result, or one of two.
+FOUND = """
+howto/slow-step: straggler, idle time, bubble, pipeline parallelism
+howto/perfetto howto/slow-step: profiler trace
+odc: load imbalance, all-gather, reduce-scatter, gradient accumulation, on-demand communication
+balancing: load balancing
+howto/flags: dynamic batching, sequence packing, padding
+howto/lengths: truncation, sequence length
+howto/recompute: activation checkpointing, out of memory, OOM
+howto/recompute model/memory: peak memory
+users model/memory: token limit
+faq: resume from a checkpoint, speedup, LoRA, context parallelism, multimodal
+neighbours: MFU, Megatron
+model/statistics: confidence interval
+howto/network: hybrid sharding, HSDP
+howto/own-cluster: InfiniBand, heterogeneous cluster
+howto/check engine/gpus: NCCL
+howto/check: deadlock
+engine/gpus faq: NVSHMEM
+howto/rl: GRPO, rollouts
+howto/pairs: DPO
+howto/rent: training cost, price, which GPU to rent, deadline, budget
+trl howto/flags: TRL
+verl howto/flags: verl
+torchtitan: torchtitan
+hugging-face: Hugging Face Trainer
+own-loop losses: sampler
+own-loop: DataLoader
+howto/launch: fault tolerance, Slurm
+howto/calibrate: throughput
+"""
+ROWS = [row.split(": ") for row in FOUND.strip().splitlines()]
+SEARCHES = {words: pages.split() for pages, found in ROWS for words in found.split(", ")}
 
 
 @pytest.fixture(scope="module")
