@@ -1,5 +1,6 @@
 """Any sequence of what users do is as in one process, or it is refused: drawn ones, too."""
 
+import os
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from users import Habit, User, found, local
 
+MANY = 1000 if "THOROUGH" in os.environ else 300
 COUNTS = [(2, 1), (1, 2), (0, 1), (1, 0), (0, 0)]
 
 
@@ -61,7 +63,7 @@ parts = st.one_of(st.sampled_from(USUAL), st.sampled_from(["backward", *ACTIONS]
 sequences = st.lists(parts, min_size=1, max_size=6).map(lambda lists: [name for each in lists for name in each])
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [15, pytest.param(MANY, marks=pytest.mark.slow)])
 def test_a_drawn_sequence_is_right_or_refused(pools, examples):
     @settings(max_examples=examples)
     @given(sequences, st.booleans(), st.data())
