@@ -22,7 +22,9 @@ from odcsim.reading.tokenizing.writing import SIZE, Request, too_slow
 if TYPE_CHECKING:
     from odcsim.reading.tokenizing.counter import CountRequest
 
-RUN = "from odcsim.reading.tokenizing.{} import main; main()"
+# Whoever asked is interrupted, too, and ends this; what it imports first takes long enough to be interrupted in.
+IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+RUN = IGNORE + "from odcsim.reading.tokenizing.{} import main; main()"
 
 
 @cache

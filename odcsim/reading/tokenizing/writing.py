@@ -84,7 +84,6 @@ class Overtime(BaseException):
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asked is interrupted, too, and ends this
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with suppress(BrokenPipeError, EOFError):
