@@ -53,6 +53,20 @@ def test_devices_on_gpus_get_queues_for_their_streams(monkeypatch, backend, give
     assert found == [given]
 
 
+def test_what_cannot_run_here_is_refused_before_anything_is_measured(monkeypatch):
+    """Either of both that are measured."""
+    monkeypatch.setattr(measure, "rates", lambda *_: pytest.fail("measured"))
+    for refuses in (backends.USUAL, backends.USUAL.rival):
+        with monkeypatch.context() as here:
+            here.setattr(type(refuses), "needs", lambda self, _, one=refuses: refused() if self is one else None)
+            with pytest.raises(EngineError):
+                measure.bandwidth([2], [1 << 20], False)
+
+
+def refused():
+    raise EngineError("cannot run here")
+
+
 def test_a_wrong_sum_is_no_measurement():
     same("push", torch.ones(3), torch.ones(3))
     with pytest.raises(EngineError):

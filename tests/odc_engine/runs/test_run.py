@@ -1,5 +1,6 @@
 """What devices did, as they recorded it, obeys the program; and emulated compute takes what the cost model says."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -148,6 +149,19 @@ def test_a_busy_machine_is_told_before_its_times_are_believed(load, told, monkey
             monkeypatch.setenv(name, value)
         run.warn_if_busy()
         assert bool(capsys.readouterr().err) == (told and place.get("RANK") != "1")
+
+
+@pytest.mark.parametrize(
+    ("quiet", "emulate", "told"), [(False, False, True), (True, False, False), (False, True, False)]
+)
+def test_a_run_whose_times_are_measured_tells_of_a_busy_machine(quiet, emulate, told, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(run.os, "getloadavg", lambda: (1e6, 1e6, 1e6))
+    monkeypatch.setattr(run, "on_devices", lambda *_: 3)
+    file = file_of((1, 1))
+    job = replace(job_for(file), emulate=emulate)
+    assert run.run(file, job, str(tmp_path / "t.npz"), quiet=quiet) == 3
+    assert ("busy" in capsys.readouterr().err) == (not quiet and not emulate)
+    assert not list(tmp_path.iterdir())
 
 
 SMALL = file_of((2, 1), (1, 2))

@@ -15,6 +15,7 @@ from odc_engine.devices.process import ProcessDevice, _whole
 from odc_engine.errors import EngineError
 from odc_engine.memory.arena import Arena
 from odc_engine.runs import verify
+from odc_engine.runs.check import Distances
 from odc_engine.runs.verify import BOUND, relative_errors
 
 UNEVEN = (4, 1, 2, 0)
@@ -110,3 +111,9 @@ def test_the_worst_parameter_comes_first(capsys):
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:2]] == ["worse", "good"]
     with pytest.raises(EngineError):
         verify._report(verify.Verdict(3e-5, BOUND, False, {"bad": 3e-5}), as_json=False)
+
+
+@pytest.mark.parametrize(("distance", "ok"), [(1e-5, True), (1.1e-5, False)])
+def test_the_worst_parameter_is_the_verdict_in_figures_and_in_words(distance, ok):
+    found = Distances(devices=2, passes=3, bound=1e-5, parameters={"fine": 0.0, "worst": distance, "other": 1e-9})
+    assert (found.worst, found.ok, "NOT" in str(found)) == ("worst", ok, not ok)
