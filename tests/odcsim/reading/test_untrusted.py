@@ -172,3 +172,16 @@ def test_one_interrupt_ends_it(folder):
     _, said = command.communicate(timeout=60)
     assert (command.returncode, said) == (130, "odcsim: stopped\n")
     assert not any(Path(f"/proc/{child}").exists() for child in children.split())
+
+
+def test_the_process_hears_no_interrupt_from_before_its_first_import():
+    """What is imported is none of ours here: interrupts are ignored when that fails."""
+    look = f"""
+import signal
+try:
+    exec({RUN.format("none_of_ours")!r})
+except ModuleNotFoundError:
+    print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
+"""
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
