@@ -15,7 +15,7 @@ from texts import UNMARKED
 from odcsim.errors import InputError
 from odcsim.reading import counted, load
 from odcsim.reading.tokenizing import writer, writing
-from odcsim.reading.tokenizing.writer import TextReader, writer_of
+from odcsim.reading.tokenizing.writer import RUN, TextReader, writer_of
 from odcsim.support import budget
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
