@@ -170,7 +170,7 @@ def test_a_backward_waits_for_the_push_that_holds_its_buffer(p):
 WRONG = [
     (0, 1, "collective"), (1, -1, "collective"), (1, 1, "colective"),
     *((1, 1, "collective", prefetch) for prefetch in ("0", "-1", "²", "9" * 5000, "fsdp")),
-    (1, 1, "collective", "fsdp2", "hybird"), (1, 1, "collective", "fsdp2", "hybrid", "ahead"),
+    (1, 1, "collective", "fsdp2", "hybird"), (1, 1, "collective", "fsdp2", "hybrid", "layer"),
 ]  # fmt: skip
 
 
