@@ -38,10 +38,10 @@ HOOKS = (
     "set_gradient_divide_factor",
 )
 # Private names of its objects, by what has them here: a test holds these to what this file reads.
-STATE = ("_modules", "_auto_reshard_after_forward", "_is_root")
+STATE = ("_modules", "_is_root")
 GROUP = (
     *("fsdp_params", "mesh_info", "mp_policy", "offload_policy", "_training_state", "reduce_grads", "all_reduce_grads"),
-    *("_partial_reduce_output", "_all_gather_result", "_reshard_after_forward", "reshard_after_backward"),
+    *("_partial_reduce_output", "_all_gather_result", "reshard_after_backward"),
     *("is_unsharded", "unshard", "wait_for_unshard", "post_backward", "_all_gather_comm", "_reduce_scatter_comm"),
 )
 MESH = ("mesh", "shard_process_group", "replicate_mesh_dim")
@@ -189,11 +189,6 @@ class Group:
     def reduces(self) -> bool:
         """Whether the next backward reduces gradients (set_requires_gradient_sync)."""
         return bool(self.own.reduce_grads)
-
-    def reshards_after_forward(self, *, root: bool) -> bool:
-        """Whether backward gathers it again. FSDP2 keeps the root whole unless told otherwise."""
-        left_to_it = self.fsdp._get_fsdp_state()._auto_reshard_after_forward
-        return bool(self.own._reshard_after_forward) and not (root and left_to_it)
 
     @property
     def reshards_after_backward(self) -> bool:

@@ -31,7 +31,7 @@ from torch.optim.optimizer import Optimizer
 
 from odc_engine.backends.base import MAIN, PeerMemory
 from odc_engine.backends.patience import hinting
-from odc_engine.fsdp import afar, agreement, reached_parameters
+from odc_engine.fsdp import agreement, reached_parameters
 from odc_engine.fsdp.communication import Batch, Communication
 from odc_engine.fsdp.graph_breaks import uncompiled
 from odc_engine.fsdp.groups import devices_of, groups_of, stock_afterwards
@@ -133,8 +133,6 @@ class OnDemand(Communication):
             vars(self).update({each.__name__: uncompiled(each) for each in (self.meet_to_settle, self.renew)})
             self.replicas.begin()
             self.publish()
-            if memory is None and self.replicas.speaks:
-                afar.tell(self.memory, model, self.units)
             self._opened = opened.pop_all()
 
     @property

@@ -59,10 +59,6 @@ class Unit:
         return "backward" if "BACKWARD" in self.group.phase else "forward"
 
     @property
-    def module(self) -> nn.Module:
-        return self.group.modules[0]
-
-    @property
     def fsdp(self) -> FSDPModule:
         return self.group.fsdp
 

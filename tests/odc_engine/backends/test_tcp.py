@@ -22,7 +22,6 @@ from odc_engine.backends.tcp import carriers
 from odc_engine.backends.tcp.carriers import Asker, bytes_in, move, serve
 from odc_engine.backends.tcp.memory import FETCHES, SENDS, TcpMemory
 from odc_engine.errors import EngineError
-from odc_engine.fsdp import afar, agreement
 from odc_engine.memory.arenas import memory_for
 
 TWO = (0, 0, 1, 1)
@@ -131,43 +130,6 @@ def sums_afar(rank):
 
 def test_sums_at_which_a_network_would_have_to_add_are_refused_by_all(pools):
     assert pools(4).run(sums_afar) == ["InputError"] * 4
-
-
-def counted(rank):
-    """Bytes that passed, those that are told, and what is told of costs beside the gradients' own bytes."""
-    case = CASE.but(accumulate=None)
-    with spread(rank, TWO), work.device(case) as (model, odc):
-        before = odc.memory.moved.copy()
-        work.minibatch(case, rank, model, odc)
-        found = odc.memory.moved - before
-        each = afar.traffic(model, odc.units, others=2)
-        notes = 2 * (agreement.SIZE + sum(len(unit.trainable) for unit in odc.units))
-        told = afar.costs(odc.memory, model, odc.units)
-        own = sum(4 * unit.shape.push for unit in odc.units)
-        passed = found[FETCHES] - notes, found[SENDS]
-        return passed, (each.fetched(CASE.counts[rank]), each.sent(CASE.counts[rank])), told, own
-
-
-def test_bytes_that_are_told_are_those_that_pass_the_network(pools):
-    for found, expected, told, own in pools(4).run(counted):
-        assert found == expected
-        assert f"{4 * own / 1e6:.3g} MB" in told[0]
-        # Each of two replicas has half: a ring of two passes it twice half.
-        assert f"{2 * own / 1e6:.3g} MB per minibatch" in told[1]
-        assert 'init_device_mesh("cpu", (2, 2)' in told[2]
-
-
-def told_by(rank, over):
-    case, lines = CASE.but(accumulate=None), []
-    with spread(rank, over), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("builtins.print", lambda *words, **_: lines.append(words))
-        with work.device(case):
-            return len(lines)
-
-
-@pytest.mark.parametrize(("over", "lines"), [((0, 0, 0, 0), 0), ((0, 1, 1, 1), 2), ((0, 0, 1, 1), 3)])
-def test_one_device_says_what_a_network_costs_and_none_where_all_are_near(pools, over, lines):
-    assert pools(4).run(told_by, over) == [lines, 0, 0, 0]
 
 
 def wrong(call):
