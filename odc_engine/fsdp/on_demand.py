@@ -230,7 +230,8 @@ class OnDemand(Communication):
             arena.meet()  # all ranks have read it, before anyone writes the next word
             return
         self._loop.enter(Phase.SETTLED)
-        arena.offer_sums()
+        if arena.offer_sums():
+            arena.meet()
         self._transfers.between_nodes("push", arena.sum_nodes)
         anybody = iter(self.replicas.every(flags).amax(dim=0).tolist())
         for unit in self.units:

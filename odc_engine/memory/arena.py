@@ -219,8 +219,10 @@ class Arena:
         self.memory.meet(MAIN)
         self._brought.check()
 
-    def offer_sums(self) -> None:
-        """Make this node's sums ready for their owners on other nodes: in place, counterparts read them as they lie."""
+    def offer_sums(self) -> bool:
+        """Make this node's sums ready for their owners on other nodes. Returns whether ranks have to meet before
+        `sum_nodes`: not here, where counterparts read them as they lie."""
+        return False
 
     def sum_nodes(self) -> None:
         """Add the sums of other nodes to this rank's gradients. Only after a synchronization.

@@ -133,16 +133,16 @@ class FarArena(Arena):
             self._arrive()
         self._given.clear()
 
-    def offer_sums(self) -> None:
-        """Add up each counterpart's slots, in the order of writers, and meet: one sum of a node crosses the network."""
-        if not (counterparts := self._counterparts()):
-            return
+    def offer_sums(self) -> bool:
+        """Add up each counterpart's slots, in the order of writers: one sum of a node crosses the network. Nobody
+        fetches it before all have met."""
+        counterparts = self._counterparts()
         for unit in range(len(self.units)):
             for owner in counterparts:
                 total = self.slot(self.memory.rank, unit, 0, owner)
                 for writer in range(1, self._slots):
                     total.add_(self.slot(self.memory.rank, unit, writer, owner))
-        self.meet()
+        return bool(counterparts)
 
     def sum_nodes(self) -> None:
         others = self._counterparts()

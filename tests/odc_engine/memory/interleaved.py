@@ -199,7 +199,8 @@ def _settle(arena: Arena, at: tuple[int, int], counts: list[int], late: Late) ->
     if arena.every_note(8).tolist() != [[10 * number + device] * 8 for device in range(len(counts))]:
         wrong.append(f"{number}: notes")
     late()
-    arena.offer_sums()
+    if arena.offer_sums():
+        arena.meet()
     arena.sum_nodes()
     for unit, shape in enumerate(UNITS):
         own = slice(rank * shape.push, (rank + 1) * shape.push)

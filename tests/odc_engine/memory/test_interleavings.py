@@ -94,14 +94,8 @@ def cleared_early(arena):
 
 def second_meeting(arena):
     """Counterparts' sums are fetched while their nodes may still add them up."""
-    offer_sums, meet = arena.offer_sums, arena.meet
-
-    def offer():
-        call(arena, "meet")
-        offer_sums()
-        arena.meet = meet
-
-    arena.offer_sums = offer
+    offer_sums = arena.offer_sums
+    arena.offer_sums = lambda: offer_sums() and False
 
 
 LEFT_OUT = {
