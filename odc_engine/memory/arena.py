@@ -3,6 +3,7 @@
 Written once for every transport, which provides peers' memory as tensors, and locks.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,15 @@ from torch import Tensor
 
 from odc_engine.backends.base import MAIN, Lockable, PeerMemory
 from odc_engine.backends.links import SLOTS
-from odc_engine.memory.brought import Brought
+from odc_engine.backends.patience import Patience
+from odc_engine.errors import PeerLost
 from odcsim.errors import InputError
 
 CHUNK = 1 << 20  # bytes that one lock covers, and that one conversion to fp32 takes: small enough for a core's cache
 ALIGN = 64
 NOTES = 1 << 16  # bytes at the end with which a device tells peers which parameters it used
+RETRY = 50e-6  # seconds from one look at what the node has fetched to the next ...
+AT_ONCE = 50  # ... after so many without a pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +35,12 @@ class UnitShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chunk:
-    """What one lock covers: a part of the gradients, the sum to which it is added, and that sum's place in its
-    arena."""
+    """A part of the gradients, the sum to which it is added, and what one lock covers: a rank, and from where to where
+    in its arena."""
 
-    device: int
     part: slice
-    into: Tensor
-    start: int
-    stop: int
-
-    def add(self, gradients: Tensor) -> None:
-        piece = gradients[self.part]
-        # Another dtype is converted by itself first: adding bf16 to fp32 at once runs seven times slower.
-        self.into.add_(piece if piece.dtype == torch.float32 else piece.to(torch.float32))
+    total: Tensor
+    place: tuple[int, int, int]
 
 
 class Arena:
@@ -52,7 +49,8 @@ class Arena:
     With hybrid sharding (several nodes of `per_node` ranks) a rank also holds copies of the shards of its counterparts,
     the ranks with its local rank on other nodes, of weights and of gradients. So gathers and pushes find everything
     inside the node. `sum_nodes` and `fetch` exchange between nodes. With hierarchical transfers, `begin` and `bring`
-    replace `fetch`: units are fetched one by one, overlapped with training.
+    replace `fetch`: units are fetched one by one, overlapped with training, and a gather waits until its node has all
+    parts of the unit.
 
     `locked` keeps one sum per unit, to which every rank adds under a lock. `slots` keeps one sum per writer, added up
     in rank order at the end: the same bits in every run, for as many times the memory as there are ranks.
@@ -66,74 +64,63 @@ class Arena:
         if memory.size % self.per_node:
             raise InputError(f"nodes of {per_node} for {memory.size} devices", fix="give a divisor of the devices")
         self.nodes = memory.size // self.per_node
-        self._check_adding()
+        first = memory.rank // self.per_node * self.per_node
+        local = range(memory.rank - first, memory.size, self.per_node)
+        self._counterparts = [device for device in local if device != memory.rank]
         self._slots = self.per_node if accumulate == "slots" else 1
-        self._weights: list[int] = []
-        self._grads: list[int] = []
+        self._weights: list[int] = []  # where each unit begins, and so on
+        self._sums: list[int] = []
         end = 0
         for unit in self.units:
             self._weights.append(end)
             end += aligned(unit.gather * unit.dtype.itemsize) * self.nodes
         for unit in self.units:
-            self._grads.append(end)
-            end += self._slot_size(unit) * self._slots * self.nodes
-        self._notes, self._flags = end, aligned(end + NOTES)
-        self._row = aligned(4 * self.per_node)
-        self._spare = self._flags + self._row * len(self.units)
-        memory.allocate(self._spare + self._spare_size())
-        self._check_adding()  # a far memory knows only now whom it has addresses of
-        self._check_reach()
-        self._brought = self._told_by_node()
+            self._sums.append(end)
+            end += aligned(4 * unit.push) * self._slots * self.nodes
+        self._notes, fetches = end, aligned(end + NOTES)
+        row = aligned(4 * self.per_node)
+        self._refuse_adding()
+        self._allocate(fetches + row * len(self.units))
         # Whose shards are gathered and pushed to by addresses: all, where a node holds a part for each.
         self._owners = range(memory.size) if self.nodes > 1 else memory.near
+        # And who holds their shards in this node: the rank with the owner's local rank.
+        self._holders = [first + owner % self.per_node for owner in self._owners]
+        pairs = list(zip(self._holders, self._owners, strict=True))
         # Slicing and reinterpreting take as long as moving 100 KB, so no transfer does them anew.
-        self._shards = [
-            [self.weights(self._stand_in(owner), unit, owner) for owner in self._owners]
-            for unit in range(len(self.units))
-        ]
-        self._chunks = [self._chunked(unit) for unit in range(len(self.units))]
+        self._shards = [[self.weights(at, unit, owner) for at, owner in pairs] for unit in range(len(self.units))]
+        # Which publication a rank of the node has fetched last (none before the first): a row for each unit, a column
+        # for each of these ranks, once in the arena of each.
+        node = range(first, first + self.per_node)
+        self._fetchers = node if self.nodes > 1 else range(memory.rank, memory.rank + 1)
+        flags = [self._bytes(device, fetches, row * len(self.units)).view(torch.int32) for device in self._fetchers]
+        self._fetches = [each.view(len(self.units), row // 4)[:, : len(self._fetchers)] for each in flags]
+        self._column = memory.rank - self._fetchers.start
+        self._fetches[self._column].zero_()
+        self._publication = 0
+        self._prepare_pushes()
 
-    def _chunked(self, unit: int) -> list[_Chunk]:
-        """Return the chunks to which this rank adds, its own sum first, so that ranks do not all start at the same
-        one."""
-        n, found, owners = self.units[unit].push, [], self._owners
-        for i in range(len(owners)):
-            owner = owners[(self.memory.rank - owners.start + i) % len(owners)]
-            device = self._stand_in(owner)
-            into, place = self.slot(device, unit, self.memory.rank, owner), self._slot_start(unit, 0, owner)
-            for start in range(0, n, CHUNK // 4):
-                stop = min(n, start + CHUNK // 4)
-                part = slice(owner * n + start, owner * n + stop)
-                found.append(_Chunk(device, part, into[start:stop], place + 4 * start, place + 4 * stop))
-        return found
+    def _allocate(self, nbytes: int) -> None:
+        """Make the arenas, or raise InputError on all ranks."""
+        self.memory.allocate(nbytes)
+        self._refuse_adding()  # a far memory knows only now whom it has addresses of
 
-    def _told_by_node(self) -> Brought:
-        first = self.memory.rank // self.per_node * self.per_node
-        node = range(first, first + self.per_node) if self.nodes > 1 else range(self.memory.rank, self.memory.rank + 1)
-        size = self._row * len(self.units)
-        rows = [self._bytes(device, self._flags, size).view(torch.int32) for device in node]
-        tables = [each.view(len(self.units), self._row // 4)[:, : len(node)] for each in rows]
-        return Brought(self.memory, tables, node.start)
-
-    def _check_adding(self) -> None:
+    def _refuse_adding(self) -> None:
         if self.accumulate != "slots" and (why := self.memory.why_not_add):
             raise InputError(why, fix=SLOTS)
 
-    def _check_reach(self) -> None:
-        """Raise InputError, on all ranks, if the transport does not reach all memory that it has to."""
-
-    def _spare_size(self) -> int:
-        """Return how many bytes behind the arena the transport needs for itself."""
-        return 0
-
-    def _stand_in(self, device: int) -> int:
-        """Return the rank that holds another rank's shards in this node: the one with its local rank."""
-        return self.memory.rank // self.per_node * self.per_node + device % self.per_node
-
-    def _counterparts(self) -> list[int]:
-        """Return the ranks of other nodes with this local rank."""
-        place = self.memory.rank % self.per_node
-        return [d for d in range(place, self.memory.size, self.per_node) if d != self.memory.rank]
+    def _prepare_pushes(self) -> None:
+        """Cut each unit into chunks, those of the own sum first, so that ranks do not all start at the same one."""
+        self._locks = self.memory if isinstance(self.memory, Lockable) else None
+        own, pairs = self.memory.rank - self._owners.start, list(zip(self._holders, self._owners, strict=True))
+        self._chunks: list[list[_Chunk]] = [[] for _ in self.units]
+        for unit, shape in enumerate(self.units):
+            n, step = shape.push, CHUNK // 4
+            for holder, owner in (*pairs[own:], *pairs[:own]):
+                total, at = self.slot(holder, unit, self.memory.rank, owner), self._slot_start(unit, 0, owner)
+                for start in range(0, n, step):
+                    stop = min(n, start + step)
+                    part, place = slice(owner * n + start, owner * n + stop), (holder, at + 4 * start, at + 4 * stop)
+                    self._chunks[unit].append(_Chunk(part, total[start:stop], place))
 
     def weights(self, device: int, unit: int, owner: int | None = None) -> Tensor:
         """Return the weights of a unit that a rank has published, or its copy of what its counterpart `owner`
@@ -151,13 +138,9 @@ class Arena:
         start = self._slot_start(unit, writer, device if owner is None else owner)
         return self._bytes(device, start, 4 * self.units[unit].push).view(torch.float32)
 
-    def _slot_start(self, unit: int, writer: int, owner: int = 0) -> int:
+    def _slot_start(self, unit: int, writer: int, owner: int) -> int:
         number = owner // self.per_node * self._slots + (writer % self.per_node if self._slots > 1 else 0)
-        return self._grads[unit] + self._slot_size(self.units[unit]) * number
-
-    @staticmethod
-    def _slot_size(unit: UnitShape) -> int:
-        return aligned(4 * unit.push)
+        return self._sums[unit] + aligned(4 * self.units[unit].push) * number
 
     def notes(self, device: int, count: int) -> Tensor:
         """Return one byte for each of `count` parameters that a rank may have used."""
@@ -180,7 +163,8 @@ class Arena:
     def gather(self, unit: int, out: Tensor) -> None:
         """Copy every rank's shard into `out`, from this rank's node."""
         self.memory.check()
-        self._brought.wait_for(unit)
+        if self._publication:
+            self._wait_for_node(unit)
         # One call, and a plain memcpy inside, which copy_ is not.
         torch.cat(self._shards[unit], out=self._near_part(out, self.units[unit].gather))
 
@@ -189,27 +173,22 @@ class Arena:
         self.memory.check()
         if self._slots > 1:
             for chunk in self._chunks[unit]:
-                chunk.add(gradients)
+                add(chunk.total, gradients[chunk.part])
             return
-        busy = [chunk for chunk in self._chunks[unit] if not self._added_at_once(chunk, gradients)]
-        for chunk in busy:  # others held these when it was their turn
-            with self._locks.lock(chunk.device, chunk.start, chunk.stop):
-                chunk.add(gradients)
-
-    def _added_at_once(self, chunk: _Chunk, gradients: Tensor) -> bool:
-        if not self._locks.try_lock(chunk.device, chunk.start, chunk.stop):
-            return False
-        try:
-            chunk.add(gradients)
-        finally:
-            self._locks.unlock(chunk.device, chunk.start, chunk.stop)
-        return True
-
-    @property
-    def _locks(self) -> Lockable:
-        if not isinstance(self.memory, Lockable):
+        if (locks := self._locks) is None:
             raise InputError("this memory has no locks to add to a sum under", fix="use --accumulate slots")
-        return self.memory
+        busy = []
+        for chunk in self._chunks[unit]:
+            if not locks.try_lock(*chunk.place):
+                busy.append(chunk)
+                continue
+            try:
+                add(chunk.total, gradients[chunk.part])
+            finally:
+                locks.unlock(*chunk.place)
+        for chunk in busy:  # others held these when it was their turn
+            with locks.lock(*chunk.place):
+                add(chunk.total, gradients[chunk.part])
 
     def complete(self) -> None:
         """End the pushes of this minibatch. Called before ranks synchronize."""
@@ -217,7 +196,6 @@ class Arena:
     def meet(self) -> None:
         """Synchronize when this rank's pushes are done; return when those of all ranks are."""
         self.memory.meet(MAIN)
-        self._brought.check()
 
     def offer_sums(self) -> bool:
         """Make this node's sums ready for their owners on other nodes. Returns whether ranks have to meet before
@@ -232,7 +210,7 @@ class Arena:
         self.memory.check()
         for unit in range(len(self.units)):
             total = self.slot(self.memory.rank, unit, 0)
-            for device in self._counterparts():
+            for device in self._counterparts:
                 for writer in range(self._slots):
                     total.add_(self.slot(device, unit, writer, self.memory.rank))
 
@@ -243,23 +221,43 @@ class Arena:
         """
         self.memory.check()
         for unit in range(len(self.units)):
-            self._take_in(unit)
+            self._fetch_unit(unit)
 
-    def _take_in(self, unit: int) -> None:
-        for device in self._counterparts():
+    def _fetch_unit(self, unit: int) -> None:
+        for device in self._counterparts:
             self.weights(self.memory.rank, unit, device).copy_(self.weights(device, unit))
         self.clear(unit)
 
     def begin(self) -> None:
         """Mark all units as not fetched yet, after all ranks have published: gathers wait until their node has
         fetched them."""
-        self._brought.begin()
+        self._publication += 1
 
     def bring(self, unit: int) -> None:
         """Fetch one unit, as `fetch` does for all. Other ranks gather meanwhile, and push once they have this unit."""
         self.memory.check()
-        self._take_in(unit)
-        self._brought.tell(unit)
+        self._fetch_unit(unit)
+        self._tell_node(unit)
+
+    def _tell_node(self, unit: int) -> None:
+        """Tell the node that this rank has fetched its part of a unit."""
+        for fetches in self._fetches:
+            fetches[unit, self._column] = self._publication
+
+    def _wait_for_node(self, unit: int) -> None:
+        """Wait until the node has all parts of a unit. Raises PeerLost."""
+        patience, looks, last = Patience(), 0, self._fetches[self._column][unit]
+        while late := (last < self._publication).nonzero().flatten().tolist():
+            self.memory.check()
+            if over := patience.over(self.memory, [self._fetchers[column] for column in late]):
+                raise self._late(late, over)
+            looks += 1
+            if looks > AT_ONCE:
+                time.sleep(RETRY)
+
+    def _late(self, columns: Sequence[int], over: float) -> PeerLost:
+        devices = [self._fetchers[column] for column in columns]
+        return self.memory.silent(devices, f"fetched nothing from other nodes within {over:g} s")
 
     def gradients(self, unit: int) -> Tensor:
         """Return the sum of all pushes to this rank, in place. Only after pushes are done."""
@@ -269,12 +267,17 @@ class Arena:
         return total
 
     def clear(self, unit: int) -> None:
-        """Forget the gradients. Only while no rank pushes or sums nodes."""
-        for owner in (self.memory.rank, *self._counterparts()):
-            for writer in range(self._slots):
-                self.slot(self.memory.rank, unit, writer, owner).zero_()
+        """Forget the gradients, also those of counterparts. Only while no rank pushes or sums nodes."""
+        size = aligned(4 * self.units[unit].push) * self._slots * self.nodes
+        self._bytes(self.memory.rank, self._sums[unit], size).zero_()
 
 
 def aligned(n: int) -> int:
     """Round up to the next aligned offset."""
     return -(-n // ALIGN) * ALIGN
+
+
+def add(total: Tensor, part: Tensor) -> None:
+    """Add to a sum in fp32. On a CPU another dtype is converted by itself first: adding bf16 to fp32 at once runs seven
+    times slower."""
+    total.add_(part if part.dtype == torch.float32 or total.is_cuda else part.to(torch.float32))

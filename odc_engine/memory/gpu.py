@@ -15,13 +15,18 @@ from odc_engine.backends.patience import LOOKS
 from odc_engine.kernels import transfers
 from odc_engine.kernels.copies import Parts
 from odc_engine.kernels.transfers import USUAL, Launch, Shards
-from odc_engine.memory.arena import Arena, UnitShape
-from odc_engine.memory.brought import Brought
+from odc_engine.memory.arena import Arena, UnitShape, aligned
 from odc_engine.memory.far import FarArena
-from odc_engine.memory.pushes import Atomic, Pushes, Sums
 
 
 class GpuArena(Arena):
+    """In `slots` the first push of a minibatch overwrites what was there, so nothing has to be cleared before it, but
+    where this device pushes nothing. Owners add slots up by a kernel.
+
+    With hierarchical transfers a stream says what it has fetched, and a stream waits. Who did not say so in time is
+    found out where devices meet.
+    """
+
     def __init__(
         self,
         memory: PeerMemory,
@@ -30,41 +35,42 @@ class GpuArena(Arena):
         per_node: int | None = None,
         launch: Launch = USUAL,
     ) -> None:
-        super().__init__(memory, units, accumulate, per_node)
         self._launch = launch
+        super().__init__(memory, units, accumulate, per_node)
         numbers = range(len(self.units))
-        self._published = [self._at([self._weights_at(i, o)[0] for o in self._owners], i, "gather") for i in numbers]
-        elsewhere = [i for i, owner in enumerate(self._owners) if memory.elsewhere(self._stand_in(owner))]
+        self._published = [
+            self._at([self._weights_at(i, o)[0] for o in self._owners], units[i].gather) for i in numbers
+        ]
+        elsewhere = [i for i, holder in enumerate(self._holders) if memory.elsewhere(holder)]
         own = memory.rank - self._owners.start
         self._copies = [Parts(shards, own, elsewhere=elsewhere) for shards in self._shards]
-        self._pushes = [self._pushes_of(unit) for unit in numbers]
+        table = transfers.table([fetches.data_ptr() for fetches in self._fetches], memory.device)
+        row, node = 4 * self._fetches[0].stride(0), len(self._fetchers)
+        self._flags = [Shards(table, self._column, row * unit, node) for unit in numbers]
+        self._missing = torch.zeros(node, dtype=torch.int32, device=memory.device)
+        self._looks = int(LOOKS * memory.timeout)
 
-    def _at(self, starts: list[int], unit: int, what: str) -> Shards:
-        """A unit's shards, each at its place in the arena of who stands for its owner."""
-        views = [self.memory.view(self._stand_in(owner)) for owner in self._owners]
+    def _prepare_pushes(self) -> None:
+        rank, owners = self.memory.rank, self._owners
+        starts = [[self._slot_start(unit, rank, owner) for owner in owners] for unit in range(len(self.units))]
+        self._targets = [self._at(each, shape.push) for each, shape in zip(starts, self.units, strict=True)]
+        self._pushed: set[int] = set()  # units of which this device has pushed something in this minibatch
+        if self._slots > 1:
+            pairs = list(zip(self._holders, owners, strict=True))
+            self._own_slots = [[self.slot(at, i, rank, o) for at, o in pairs] for i in range(len(self.units))]
+            for push, of in dict.fromkeys((u.push, dtype) for u in self.units for dtype in (u.dtype, torch.float32)):
+                transfers.compile_writes(push, of, self.memory.device, self._launch)
+
+    def _at(self, starts: Sequence[int], n: int) -> Shards:
+        """Return shards of n elements, each at its place in the arena of who holds it in this node."""
+        views = [self.memory.view(holder) for holder in self._holders]
         addresses = [view.data_ptr() + start for view, start in zip(views, starts, strict=True)]
-        table = transfers.table(addresses, views[0].device)
-        return Shards(table, self.memory.rank - self._owners.start, 0, getattr(self.units[unit], what))
-
-    def _told_by_node(self) -> Brought:
-        told = super()._told_by_node()
-        return BroughtOnStreams(self.memory, told.rows, told.first)
-
-    def _pushes_of(self, unit: int) -> Pushes:
-        rank, size = self.memory.rank, self._slot_size(self.units[unit])
-        slots = self._at([self._slot_start(unit, rank, o) for o in self._owners], unit, "push")
-        if self._slots == 1:
-            return Atomic(slots, self.slot(rank, unit, 0), self._launch)
-        shape = self.units[unit]
-        for dtype in dict.fromkeys((shape.dtype, torch.float32)):
-            transfers.compile_writes(shape.push, dtype, self.memory.device, self._launch)
-        taken = self._bytes(rank, self._slot_start(unit, 0, rank), self._slots * size).view(torch.float32)
-        given = [self.slot(self._stand_in(o), unit, rank, o) for o in self._owners]
-        return Sums(slots, given, taken, self._slots, self._launch)
+        return Shards(transfers.table(addresses, views[0].device), self.memory.rank - self._owners.start, 0, n)
 
     def gather(self, unit: int, out: Tensor) -> None:
         self.memory.check()
-        self._brought.wait_for(unit)
+        if self._publication:
+            self._wait_for_node(unit)
         shape, part = self.units[unit], self._near_part(out, self.units[unit].gather)
         if part.dtype == shape.dtype:
             self._copies[unit].collect(part)
@@ -73,43 +79,45 @@ class GpuArena(Arena):
 
     def push(self, unit: int, gradients: Tensor) -> None:
         self.memory.check()
-        self._pushes[unit].push(self._near_part(gradients, self.units[unit].push))
+        part = self._near_part(gradients, self.units[unit].push)
+        if self._slots == 1:
+            transfers.add(self._targets[unit], part, self._launch)
+        else:
+            transfers.write(self._targets[unit], part, first=unit not in self._pushed, launch=self._launch)
+            self._pushed.add(unit)
 
     def complete(self) -> None:
-        for pushes in self._pushes:
-            pushes.complete()
+        if self._slots > 1:
+            for unit, slots in enumerate(self._own_slots):
+                for slot in slots if unit not in self._pushed else ():
+                    slot.zero_()
+            self._pushed.clear()
 
     def gradients(self, unit: int) -> Tensor:
-        return self._pushes[unit].total()
+        if self._slots == 1:
+            return super().gradients(unit)
+        n = self.units[unit].push
+        start, rank = self._slot_start(unit, 0, self.memory.rank), self.memory.rank
+        slots = self._bytes(rank, start, self._slots * aligned(4 * n)).view(torch.float32)
+        total = slots[: transfers.padded(n)]
+        transfers.total(slots, self._slots, total.numel(), total)
+        return total[:n]
 
     def clear(self, unit: int) -> None:
-        """Do nothing: the next minibatch overwrites slots."""
+        """Do nothing in slots: the next minibatch overwrites them."""
         if self._slots == 1:
             super().clear(unit)
 
+    def meet(self) -> None:
+        super().meet()
+        if self._publication and (missing := self._missing.nonzero().flatten().tolist()):
+            raise self._late(missing, self.memory.timeout)
 
-class BroughtOnStreams(Brought):
-    """A stream tells when it has come so far, and a stream waits. Who did not tell in time is found out where devices
-    meet."""
+    def _tell_node(self, unit: int) -> None:
+        transfers.tell(self._flags[unit], self._publication)
 
-    def __init__(self, memory: PeerMemory, rows: Sequence[Tensor], first: int) -> None:
-        super().__init__(memory, rows, first)
-        table = transfers.table([row.data_ptr() for row in rows], memory.device)
-        units, place, node = len(rows[0]), memory.rank - first, len(rows)
-        self._flags = [Shards(table, place, 4 * rows[0].stride(0) * unit, node) for unit in range(units)]
-        self._missing = torch.zeros(node, dtype=torch.int32, device=memory.device)
-        self._looks = int(LOOKS * memory.timeout)
-
-    def tell(self, unit: int) -> None:
-        transfers.tell(self._flags[unit], self._round)
-
-    def wait_for(self, unit: int) -> None:
-        if self._round:
-            transfers.wait(self._flags[unit], self._round, self._looks, self._missing)
-
-    def check(self) -> None:
-        if self._round and (missing := self._missing.nonzero().flatten().tolist()):
-            raise self._late(missing, self._memory.timeout)
+    def _wait_for_node(self, unit: int) -> None:
+        transfers.wait(self._flags[unit], self._publication, self._looks, self._missing)
 
 
 class FarGpuArena(FarArena, GpuArena):

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import torch
 
 from odc_engine.backends.base import PeerMemory
-from odc_engine.memory import arena
 from odc_engine.memory.arena import UnitShape
 from odc_engine.memory.gpu import GpuArena
 
@@ -48,9 +47,8 @@ def units_of(model, size, dtype=torch.bfloat16):
     return [UnitShape(name, part, part, dtype) for name, part in parts.items()]
 
 
-def minibatch(units, rank, size, accumulate, patch, per_node=None):
+def minibatch(units, rank, size, accumulate, per_node=None):
     """All that one does to a GPU's arena: gathers in both dtypes, three pushes in each of these, and their sums."""
-    patch.setattr(arena, "CHUNK", 1 << 60)  # a GPU takes no locks, and needs no pieces for them
     made = GpuArena(MetaMemory(rank, size), units, accumulate, per_node)
     for number, unit in enumerate(units):
         for dtype in (torch.float32, torch.bfloat16):

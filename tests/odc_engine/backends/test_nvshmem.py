@@ -314,7 +314,7 @@ def test_near_devices_are_an_unbroken_run():
 def reach_of(near, per_node):
     """What an arena says of devices with addresses of those."""
     arena = object.__new__(FarArena)
-    arena.memory = arena._remote = SimpleNamespace(size=len(near), every_near=near, all_near=False)
+    arena.memory = SimpleNamespace(size=len(near), every_near=near, all_near=False)
     arena.per_node, arena.nodes, arena.accumulate = per_node, len(near) // per_node, "slots"
     return work.told(arena._check_reach)
 

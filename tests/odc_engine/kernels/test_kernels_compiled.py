@@ -141,13 +141,13 @@ def test_two_chunks_are_loaded_before_either_is_added(name, capability):
 
 
 @pytest.mark.parametrize("capability", GENERATIONS)
-def test_an_sm_holds_as_many_programs_as_launches_mean(capability, monkeypatch, tmp_path):
+def test_an_sm_holds_as_many_programs_as_launches_mean(capability, tmp_path):
     """Four at once of what runs alone, and one of what runs beside matrix products: of all that an arena launches, of
     units of any size."""
     units = [UnitShape(str(n), n, n, torch.bfloat16) for n in (WHOLE, ODD, 1)]
     with fake_gpu(*kernels(), capability=capability) as gpu:
         for accumulate, per_node in (("locked", None), ("slots", None), ("slots", 2)):
-            minibatch(units, 1, 4, accumulate, monkeypatch, per_node)
+            minibatch(units, 1, 4, accumulate, per_node)
         every = {launch.source: launch for launch in gpu.launches}.values()
         assert {launch.name for launch in every} == {"gather", "add", "write", "total"}
         for launch in every:

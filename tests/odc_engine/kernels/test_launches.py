@@ -42,19 +42,19 @@ def gpu():
         yield entered
 
 
-def launched(gpu, monkeypatch, model, size, accumulate, nodes):
+def launched(gpu, model, size, accumulate, nodes):
     gpu.launches.clear()
     units = units_of(catalog.model(model), size)
-    minibatch(units, size - 1, size, accumulate, monkeypatch, size // 2 if nodes else None)
+    minibatch(units, size - 1, size, accumulate, size // 2 if nodes else None)
     return list({(launch.source, tuple(launch.arguments.values())): launch for launch in gpu.launches}.values())
 
 
-def hold(gpu, monkeypatch, models, sizes):
+def hold(gpu, models, sizes):
     """Kernels that were launched: whatever they compute fits its type, and nothing is multiplied in 32 bits, where what
     grows with a unit would not fit sooner or later."""
     names = set()
     for model, size, (accumulate, nodes) in product(models, sizes, WAYS):
-        for launch in [] if nodes and size % 2 else launched(gpu, monkeypatch, model, size, accumulate, nodes):
+        for launch in [] if nodes and size % 2 else launched(gpu, model, size, accumulate, nodes):
             text = gpu.code(launch)["ttir"]
             found = overflows(text, launch.arguments, launch.programs) + products(text)
             assert not found, (model, size, accumulate, launch.name, launch.arguments)
@@ -62,16 +62,16 @@ def hold(gpu, monkeypatch, models, sizes):
     return names
 
 
-def test_whatever_a_kernel_computes_fits_its_type(gpu, monkeypatch):
-    assert hold(gpu, monkeypatch, [LARGE], [4]) == {"gather", "add", "write", "total"}
-    hold(gpu, monkeypatch, [LARGEST], [2])
+def test_whatever_a_kernel_computes_fits_its_type(gpu):
+    assert hold(gpu, [LARGE], [4]) == {"gather", "add", "write", "total"}
+    hold(gpu, [LARGEST], [2])
 
 
 @pytest.mark.slow
-def test_whatever_a_kernel_computes_fits_its_type_for_every_model_of_the_catalogue(gpu, monkeypatch):
+def test_whatever_a_kernel_computes_fits_its_type_for_every_model_of_the_catalogue(gpu):
     models = {name: catalog.model(name) for name in catalog.model_names()}
     unlike = {(model.root_parameters, model.layer_parameters): name for name, model in models.items()}
-    assert hold(gpu, monkeypatch, unlike.values(), range(2, 17)) == {"gather", "add", "write", "total"}
+    assert hold(gpu, unlike.values(), range(2, 17)) == {"gather", "add", "write", "total"}
 
 
 PROGRAM = """

@@ -17,9 +17,8 @@ from odc_engine.backends.base import MAIN
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.doctor import room
 from odc_engine.errors import PeerLost
-from odc_engine.memory import brought
+from odc_engine.memory import arena as memory_arena
 from odc_engine.memory.arena import ALIGN, CHUNK, NOTES, Arena, UnitShape
-from odc_engine.memory.brought import Brought
 from odc_engine.memory.far import FarArena
 from odc_engine.memory.spare import ROOM
 from odcsim import catalog
@@ -136,43 +135,46 @@ def test_nodes_that_do_not_divide_devices_are_refused():
         Arena(SimpleNamespace(size=4, rank=0), [], "slots", 3)
 
 
-# Who waits for its node waits until all of it has come.
+# Who gathers waits until its node has fetched all of the unit.
+
+
+def node_of_three(timeout=10.0):
+    """Arenas of ranks 3 to 5, whose counterparts are 0 to 2."""
+    shapes = [UnitShape("one", 3, 3, torch.float32), UnitShape("two", 2, 2, torch.float32)]
+    return on_every_device(6, lambda memory: Arena(memory, shapes, "slots", 3), timeout)[3:]
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_unit_is_waited_for_until_all_of_the_node_have_told(seed, monkeypatch):
-    """Publication after publication: what was told before counts no more."""
-    monkeypatch.setattr(brought, "AT_ONCE", 0)
-    drawn, ranks = random.Random(seed), 3
-    memories = [SimpleNamespace(rank=4 + n, timeout=10.0, check=lambda: None, stopped=list) for n in range(ranks)]
-    rows = [torch.ones(2, ranks, dtype=torch.int32) for _ in range(ranks)]
-    every = [Brought(memory, rows, 4) for memory in memories]
-    every[0].wait_for(0)  # nothing is fetched ahead
+def test_a_gather_waits_until_all_of_the_node_have_fetched_the_unit(seed, monkeypatch):
+    """Publication after publication: what was fetched before counts no more."""
+    monkeypatch.setattr(memory_arena, "AT_ONCE", 0)
+    drawn, node = random.Random(seed), node_of_three()
+    out = [torch.empty(6 * shape.gather) for shape in node[0].units]
+    node[0].gather(0, out[0])  # nothing is fetched ahead
     for _ in range(3):
-        for one in every:
+        for one in node:
             one.begin()
-        waiter, unit, over = drawn.randrange(ranks), drawn.randrange(2), []
-        thread = threading.Thread(target=lambda: (every[waiter].wait_for(unit), over.append(1)), daemon=True)  # noqa: B023
+        waiter, unit, over = drawn.choice(node), drawn.randrange(2), []
+        thread = threading.Thread(target=lambda: (waiter.gather(unit, out[unit]), over.append(1)), daemon=True)  # noqa: B023
         thread.start()
-        for n, one in enumerate(drawn.sample(every, ranks)):
-            one.tell(1 - unit)
+        for n, one in enumerate(drawn.sample(node, 3)):
+            one.bring(1 - unit)
             thread.join(3e-3)
             assert not over, n
-            one.tell(unit)
+            one.bring(unit)
         thread.join(10)
         assert over
 
 
-def test_who_does_not_tell_is_named():
-    memory = SimpleNamespace(rank=4, timeout=0.01, check=lambda: None, stopped=list, silent=PeerLost)
-    rows = [torch.zeros(1, 3, dtype=torch.int32) for _ in range(3)]
-    one = Brought(memory, rows, 4)
-    one.begin()
-    one.tell(0)
-    rows[0][0, 2] = 1
+def test_who_fetches_nothing_is_named():
+    first, _, third = node_of_three(timeout=0.1)
+    first.begin()
+    first.bring(0)
+    third.begin()
+    third.bring(0)
     with pytest.raises(PeerLost) as lost:
-        one.wait_for(0)
-    assert lost.value.devices == [5]
+        first.gather(0, torch.empty(18))
+    assert lost.value.devices == [4]
 
 
 # Bytes that it takes.
