@@ -83,11 +83,10 @@ class Arena:
         self._allocate(fetches + row * len(self.units))
         # Whose shards are gathered and pushed to by addresses: all, where a node holds a part for each.
         self._owners = range(memory.size) if self.nodes > 1 else memory.near
-        # And who holds their shards in this node: the rank with the owner's local rank.
-        self._holders = [first + owner % self.per_node for owner in self._owners]
-        pairs = list(zip(self._holders, self._owners, strict=True))
+        # With who holds their part in this node: the rank with the owner's local rank.
+        self._holders = [(first + owner % self.per_node, owner) for owner in self._owners]
         # Slicing and reinterpreting take as long as moving 100 KB, so no transfer does them anew.
-        self._shards = [[self.weights(at, unit, owner) for at, owner in pairs] for unit in range(len(self.units))]
+        self._shards = [[self.weights(at, unit, of) for at, of in self._holders] for unit in range(len(self.units))]
         # Which publication a rank of the node has fetched last (none before the first): a row for each unit, a column
         # for each of these ranks, once in the arena of each.
         node = range(first, first + self.per_node)
@@ -97,7 +96,7 @@ class Arena:
         self._column = memory.rank - self._fetchers.start
         self._fetches[self._column].zero_()
         self._publication = 0
-        self._prepare_pushes()
+        self._prepare()
 
     def _allocate(self, nbytes: int) -> None:
         """Make the arenas, or raise InputError on all ranks."""
@@ -108,19 +107,20 @@ class Arena:
         if self.accumulate != "slots" and (why := self.memory.why_not_add):
             raise InputError(why, fix=SLOTS)
 
-    def _prepare_pushes(self) -> None:
+    def _prepare(self) -> None:
         """Cut each unit into chunks, those of the own sum first, so that ranks do not all start at the same one."""
         self._locks = self.memory if isinstance(self.memory, Lockable) else None
-        own, pairs = self.memory.rank - self._owners.start, list(zip(self._holders, self._owners, strict=True))
+        rank, near = self.memory.rank, self._owners.start
+        order = self._holders[rank - near :] + self._holders[: rank - near]
         self._chunks: list[list[_Chunk]] = [[] for _ in self.units]
         for unit, shape in enumerate(self.units):
-            n, step = shape.push, CHUNK // 4
-            for holder, owner in (*pairs[own:], *pairs[:own]):
-                total, at = self.slot(holder, unit, self.memory.rank, owner), self._slot_start(unit, 0, owner)
-                for start in range(0, n, step):
-                    stop = min(n, start + step)
-                    part, place = slice(owner * n + start, owner * n + stop), (holder, at + 4 * start, at + 4 * stop)
-                    self._chunks[unit].append(_Chunk(part, total[start:stop], place))
+            for holder, owner in order:
+                total, at = self.slot(holder, unit, rank, owner), self._slot_start(unit, 0, owner)
+                begin = (owner - near) * shape.push
+                for start in range(0, shape.push, CHUNK // 4):
+                    stop = min(shape.push, start + CHUNK // 4)
+                    place = holder, at + 4 * start, at + 4 * stop
+                    self._chunks[unit].append(_Chunk(slice(begin + start, begin + stop), total[start:stop], place))
 
     def weights(self, device: int, unit: int, owner: int | None = None) -> Tensor:
         """Return the weights of a unit that a rank has published, or its copy of what its counterpart `owner`
@@ -155,18 +155,13 @@ class Arena:
     def _bytes(self, device: int, start: int, size: int) -> Tensor:
         return self.memory.view(device)[start : start + size]
 
-    def _near_part(self, whole: Tensor, n: int) -> Tensor:
-        """Select owners that are reached by address from a tensor with n elements per rank."""
-        owners = self._owners
-        return whole if len(owners) == self.memory.size else whole[owners.start * n : owners.stop * n]
-
     def gather(self, unit: int, out: Tensor) -> None:
         """Copy every rank's shard into `out`, from this rank's node."""
         self.memory.check()
         if self._publication:
             self._wait_for_node(unit)
         # One call, and a plain memcpy inside, which copy_ is not.
-        torch.cat(self._shards[unit], out=self._near_part(out, self.units[unit].gather))
+        torch.cat(self._shards[unit], out=out)
 
     def push(self, unit: int, gradients: Tensor) -> None:
         """Add each owner's part of a unit's gradients to its sum in this rank's node, in fp32."""

@@ -9,7 +9,6 @@ from torch import nn
 
 from odc_engine import backends
 from odc_engine.backends import machines
-from odc_engine.backends.backend import Processes
 from odc_engine.backends.base import FarMemory, Host, PeerMemory
 from odc_engine.backends.collectives import agreed
 from odc_engine.backends.network import Network
@@ -25,8 +24,16 @@ def memory_for(model: nn.Module, timeout: float, group: dist.ProcessGroup | None
     device = next((p.device for p in model.parameters() if p.is_cuda), torch.device("cpu"))
     across = machines.several(group)
     row = backends.usual(device.type, across=across)
+
+    def refuse_missing() -> None:
+        if lacks := row.lacks():
+            raise InputError(
+                f"devices are on several machines, and {row.name}, which reaches GPUs of others, is not installed",
+                fix=f"{lacks}, or a mesh of replicas each of which is on one machine",
+            )
+
     if across:
-        agreed(group, lambda: _refuse_missing(row))
+        agreed(group, refuse_missing)
     with ExitStack() as opened:
         host = opened.enter_context(host_of(group, timeout))
         memory = row.memory(host, device)
@@ -40,32 +47,16 @@ def host_of(group: dist.ProcessGroup | None, timeout: float) -> Host:
     return Network(group, timeout) if machines.several(group) else SharedMemory(group, timeout)
 
 
-def _refuse_missing(row: Processes) -> None:
-    """Raise if a backend across machines is missing something."""
-    if lacks := row.lacks():
-        raise InputError(
-            f"devices are on several machines, and {row.name}, which reaches GPUs of others, is not installed",
-            fix=f"{lacks}, or a mesh of replicas each of which is on one machine",
-        )
-
-
-def usual_sums(memory: PeerMemory, per_node: int | None) -> str:
-    """Return the default for sums of gradients: in place (locked) if that loses nothing and reaches every rank, else
-    slots."""
-    beyond = isinstance(memory, FarMemory) and not memory.all_near_from_the_start
-    return "slots" if memory.why_not_add or (beyond and per_node is None) else "locked"
-
-
 def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str | None, per_node: int | None) -> Arena:
     """Return an arena: kernels move bytes on a GPU, torch on a CPU, and a library where no address reaches.
-    `accumulate`: by default as suits the memory."""
-    accumulate = accumulate or usual_sums(memory, per_node)
-    if memory.device.type != "cuda":
-        if isinstance(memory, FarMemory):
-            return FarArena(memory, units, accumulate, per_node)
-        return Arena(memory, units, accumulate, per_node)
-    from odc_engine.memory.gpu import FarGpuArena, GpuArena
+    `accumulate`: by default in place (locked) if that loses nothing and reaches every rank, else slots."""
+    far = isinstance(memory, FarMemory)
+    if not accumulate:
+        beyond = per_node is None and isinstance(memory, FarMemory) and not memory.all_near_from_the_start
+        accumulate = "slots" if memory.why_not_add or beyond else "locked"
+    kind = FarArena if far else Arena
+    if memory.device.type == "cuda":
+        from odc_engine.memory.gpu import FarGpuArena, GpuArena
 
-    if isinstance(memory, FarMemory):
-        return FarGpuArena(memory, units, accumulate, per_node)
-    return GpuArena(memory, units, accumulate, per_node)
+        kind = FarGpuArena if far else GpuArena
+    return kind(memory, units, accumulate, per_node)

@@ -66,26 +66,28 @@ class FarArena(Arena):
             raise InputError(problem, fix=f"use --devices-per-node {whole}")
 
     def gather(self, unit: int, out: Tensor) -> None:
-        super().gather(unit, out)
-        shape, far = self.units[unit], self._far
-        if not far or not shape.gather:
+        if not self._far:
+            super().gather(unit, out)
             return
-        whole, size, near = out.view(self.memory.size, shape.gather), shape.dtype.itemsize, self._owners
+        shape, near, far = self.units[unit], self.memory.near, self._far
+        super().gather(unit, out[near.start * shape.gather : near.stop * shape.gather])
+        whole, above = out.view(self.memory.size, shape.gather), self.memory.size - near.stop
         for piece, shards in _rounds(self._shard_room.view(shape.dtype), shape.gather, len(far)):
-            self.memory.fetch_all(_places(far, self._weights[unit] + size * piece.start, shards))
-            above = self.memory.size - near.stop  # so many come before those below
-            if above:
+            start = self._weights[unit] + shape.dtype.itemsize * piece.start
+            self.memory.fetch_all(_places(far, start, shards))
+            if above:  # they come first
                 whole[near.stop :, piece].copy_(shards[:above])
             if near.start:
                 whole[: near.start, piece].copy_(shards[above:])
 
     def push(self, unit: int, gradients: Tensor) -> None:
-        super().push(unit, gradients)
-        far, first = self._far, unit not in self._sent
-        if not far:
+        if not self._far:
+            super().push(unit, gradients)
             return
-        parts = gradients.view(self.memory.size, self.units[unit].push)
-        for piece, sums in _rounds(self._sum_room, self.units[unit].push, len(far)):
+        n, near, far, first = self.units[unit].push, self.memory.near, self._far, unit not in self._sent
+        super().push(unit, gradients[near.start * n : near.stop * n])
+        parts = gradients.view(self.memory.size, n)
+        for piece, sums in _rounds(self._sum_room, n, len(far)):
             self._arrive()
             places = _places(far, self._slot_start(unit, self.memory.rank, 0) + 4 * piece.start, sums)
             if not first:

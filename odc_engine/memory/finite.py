@@ -7,8 +7,6 @@ from torch import Tensor
 
 from odc_engine.errors import BadGradient
 
-Ends = tuple[Tensor, Tensor]  # the smallest value and the largest
-
 
 class Microbatches:
     """Know the microbatches to which a push of a unit belongs: those whose forward began since the unit's last push."""
@@ -30,31 +28,30 @@ class Checks:
 
     def __init__(self, way_out: str = "") -> None:
         self._way_out = way_out
-        self._later: list[tuple[Ends, str, int, range]] = []
+        self._later: list[tuple[Tensor, Tensor, str, int, range]] = []  # the smallest value, the largest, and of what
 
     def check(self, gradients: Tensor, unit: str, device: int, microbatches: range) -> None:
         if not gradients.numel():
             return
         # A NaN becomes both, and nothing overflows, as a sum would. One pass over memory, as for a sum.
-        noted = gradients.aminmax(), unit, device, microbatches
+        smallest, largest = gradients.aminmax()
         if gradients.is_cuda:
-            self._later.append(noted)
+            self._later.append((smallest, largest, unit, device, microbatches))
         else:
-            self._judge(*noted)
+            self._judge(smallest, largest, unit, device, microbatches)
 
     def settle(self) -> None:
         """Raise BadGradient for the first bad one, before the sum is used."""
         later, self._later = self._later, []
-        if later and not torch.isfinite(torch.stack([end for ends, *_ in later for end in ends])).all():
-            for noted in later:
-                self._judge(*noted)
+        if later and not torch.isfinite(torch.stack([end for each in later for end in each[:2]])).all():
+            for each in later:
+                self._judge(*each)
 
-    def _judge(self, ends: Ends, unit: str, device: int, microbatches: range) -> None:
-        """Raise BadGradient if the smallest or the largest value is not finite."""
-        if all(math.isfinite(end) for end in ends):
+    def _judge(self, smallest: Tensor, largest: Tensor, unit: str, device: int, microbatches: range) -> None:
+        if math.isfinite(smallest) and math.isfinite(largest):
             return
         which = f"microbatch {microbatches[0]}" if microbatches else "a second backward pass"
         if len(microbatches) > 1:
             which = f"one of microbatches {microbatches[0]} to {microbatches[-1]}"
-        told = f"a gradient of {unit} is not finite (device {device}, {which})"
-        raise BadGradient(f"{told}; {self._way_out}" if self._way_out else told)
+        problem = f"a gradient of {unit} is not finite (device {device}, {which})"
+        raise BadGradient(f"{problem}; {self._way_out}" if self._way_out else problem)

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from odc_engine.backends.base import PeerMemory
 from odc_engine.backends.patience import LOOKS
 from odc_engine.kernels import transfers
 from odc_engine.kernels.copies import Parts
-from odc_engine.kernels.transfers import USUAL, Launch, Shards
-from odc_engine.memory.arena import Arena, UnitShape, aligned
+from odc_engine.kernels.transfers import USUAL, Shards
+from odc_engine.memory.arena import Arena, aligned
 from odc_engine.memory.far import FarArena
 
 
@@ -27,63 +26,48 @@ class GpuArena(Arena):
     found out where devices meet.
     """
 
-    def __init__(
-        self,
-        memory: PeerMemory,
-        units: Sequence[UnitShape],
-        accumulate: str,
-        per_node: int | None = None,
-        launch: Launch = USUAL,
-    ) -> None:
-        self._launch = launch
-        super().__init__(memory, units, accumulate, per_node)
-        numbers = range(len(self.units))
-        self._published = [
-            self._at([self._weights_at(i, o)[0] for o in self._owners], units[i].gather) for i in numbers
-        ]
-        elsewhere = [i for i, holder in enumerate(self._holders) if memory.elsewhere(holder)]
-        own = memory.rank - self._owners.start
+    launch = USUAL
+
+    def _prepare(self) -> None:
+        """Give kernels the addresses of all that they move, and copies their parts."""
+        memory, holders, own = self.memory, self._holders, self.memory.rank - self._owners.start
+        views = [memory.view(holder) for holder, _ in holders]
+        elsewhere = [i for i, (holder, _) in enumerate(holders) if memory.elsewhere(holder)]
         self._copies = [Parts(shards, own, elsewhere=elsewhere) for shards in self._shards]
-        table = transfers.table([fetches.data_ptr() for fetches in self._fetches], memory.device)
+
+        def at(starts: Sequence[int], n: int) -> Shards:
+            addresses = [view.data_ptr() + start for view, start in zip(views, starts, strict=True)]
+            return Shards(transfers.table(addresses, memory.device), own, 0, n)
+
+        self._published, self._targets, self._own_slots = [], [], []
+        for unit, shape in enumerate(self.units):
+            self._published.append(at([self._weights_at(unit, owner)[0] for _, owner in holders], shape.gather))
+            self._targets.append(at([self._slot_start(unit, memory.rank, owner) for _, owner in holders], shape.push))
+            self._own_slots.append([self.slot(holder, unit, memory.rank, owner) for holder, owner in holders])
+            for dtype in {shape.dtype, torch.float32} if self._slots > 1 else ():
+                transfers.compile_writes(shape.push, dtype, memory.device, self.launch)
+        self._pushed: set[int] = set()  # units of which this device has pushed something in this minibatch
+        flags = transfers.table([fetches.data_ptr() for fetches in self._fetches], memory.device)
         row, node = 4 * self._fetches[0].stride(0), len(self._fetchers)
-        self._flags = [Shards(table, self._column, row * unit, node) for unit in numbers]
+        self._flags = [Shards(flags, self._column, row * unit, node) for unit in range(len(self.units))]
         self._missing = torch.zeros(node, dtype=torch.int32, device=memory.device)
         self._looks = int(LOOKS * memory.timeout)
-
-    def _prepare_pushes(self) -> None:
-        rank, owners = self.memory.rank, self._owners
-        starts = [[self._slot_start(unit, rank, owner) for owner in owners] for unit in range(len(self.units))]
-        self._targets = [self._at(each, shape.push) for each, shape in zip(starts, self.units, strict=True)]
-        self._pushed: set[int] = set()  # units of which this device has pushed something in this minibatch
-        if self._slots > 1:
-            pairs = list(zip(self._holders, owners, strict=True))
-            self._own_slots = [[self.slot(at, i, rank, o) for at, o in pairs] for i in range(len(self.units))]
-            for push, of in dict.fromkeys((u.push, dtype) for u in self.units for dtype in (u.dtype, torch.float32)):
-                transfers.compile_writes(push, of, self.memory.device, self._launch)
-
-    def _at(self, starts: Sequence[int], n: int) -> Shards:
-        """Return shards of n elements, each at its place in the arena of who holds it in this node."""
-        views = [self.memory.view(holder) for holder in self._holders]
-        addresses = [view.data_ptr() + start for view, start in zip(views, starts, strict=True)]
-        return Shards(transfers.table(addresses, views[0].device), self.memory.rank - self._owners.start, 0, n)
 
     def gather(self, unit: int, out: Tensor) -> None:
         self.memory.check()
         if self._publication:
             self._wait_for_node(unit)
-        shape, part = self.units[unit], self._near_part(out, self.units[unit].gather)
-        if part.dtype == shape.dtype:
-            self._copies[unit].collect(part)
+        if out.dtype == (dtype := self.units[unit].dtype):
+            self._copies[unit].collect(out)
         else:
-            transfers.gather(self._published[unit], part, shape.dtype, self._launch)
+            transfers.gather(self._published[unit], out, dtype, self.launch)
 
     def push(self, unit: int, gradients: Tensor) -> None:
         self.memory.check()
-        part = self._near_part(gradients, self.units[unit].push)
         if self._slots == 1:
-            transfers.add(self._targets[unit], part, self._launch)
+            transfers.add(self._targets[unit], gradients, self.launch)
         else:
-            transfers.write(self._targets[unit], part, first=unit not in self._pushed, launch=self._launch)
+            transfers.write(self._targets[unit], gradients, first=unit not in self._pushed, launch=self.launch)
             self._pushed.add(unit)
 
     def complete(self) -> None:
