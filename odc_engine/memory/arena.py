@@ -33,16 +33,6 @@ class UnitShape:
     dtype: torch.dtype  # of what is published
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chunk:
-    """A part of the gradients, the sum to which it is added, and what one lock covers: a rank, and from where to where
-    in its arena."""
-
-    part: slice
-    total: Tensor
-    place: tuple[int, int, int]
-
-
 class Arena:
     """Typed views of the arenas of all near ranks: weights, then gradients, unit after unit, in the same layout.
 
@@ -112,15 +102,17 @@ class Arena:
         self._locks = self.memory if isinstance(self.memory, Lockable) else None
         rank, near = self.memory.rank, self._owners.start
         order = self._holders[rank - near :] + self._holders[: rank - near]
-        self._chunks: list[list[_Chunk]] = [[] for _ in self.units]
+        # The part of the gradients, the sum to which it is added, and that sum's place: in whose arena, from where to
+        # where. That is what one lock covers.
+        self._chunks: list[list[tuple[slice, Tensor, tuple[int, int, int]]]] = [[] for _ in self.units]
         for unit, shape in enumerate(self.units):
             for holder, owner in order:
                 total, at = self.slot(holder, unit, rank, owner), self._slot_start(unit, 0, owner)
                 begin = (owner - near) * shape.push
                 for start in range(0, shape.push, CHUNK // 4):
                     stop = min(shape.push, start + CHUNK // 4)
-                    place = holder, at + 4 * start, at + 4 * stop
-                    self._chunks[unit].append(_Chunk(slice(begin + start, begin + stop), total[start:stop], place))
+                    part, place = slice(begin + start, begin + stop), (holder, at + 4 * start, at + 4 * stop)
+                    self._chunks[unit].append((part, total[start:stop], place))
 
     def weights(self, device: int, unit: int, owner: int | None = None) -> Tensor:
         """Return the weights of a unit that a rank has published, or its copy of what its counterpart `owner`
@@ -167,23 +159,23 @@ class Arena:
         """Add each owner's part of a unit's gradients to its sum in this rank's node, in fp32."""
         self.memory.check()
         if self._slots > 1:
-            for chunk in self._chunks[unit]:
-                add(chunk.total, gradients[chunk.part])
+            for part, total, _ in self._chunks[unit]:
+                add(total, gradients[part])
             return
         if (locks := self._locks) is None:
             raise InputError("this memory has no locks to add to a sum under", fix="use --accumulate slots")
         busy = []
-        for chunk in self._chunks[unit]:
-            if not locks.try_lock(*chunk.place):
-                busy.append(chunk)
+        for part, total, place in self._chunks[unit]:
+            if not locks.try_lock(*place):
+                busy.append((part, total, place))
                 continue
             try:
-                add(chunk.total, gradients[chunk.part])
+                add(total, gradients[part])
             finally:
-                locks.unlock(*chunk.place)
-        for chunk in busy:  # others held these when it was their turn
-            with locks.lock(*chunk.place):
-                add(chunk.total, gradients[chunk.part])
+                locks.unlock(*place)
+        for part, total, place in busy:  # others held these when it was their turn
+            with locks.lock(*place):
+                add(total, gradients[part])
 
     def complete(self) -> None:
         """End the pushes of this minibatch. Called before ranks synchronize."""

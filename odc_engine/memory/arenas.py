@@ -50,13 +50,13 @@ def host_of(group: dist.ProcessGroup | None, timeout: float) -> Host:
 def arena_on(memory: PeerMemory, units: Sequence[UnitShape], accumulate: str | None, per_node: int | None) -> Arena:
     """Return an arena: kernels move bytes on a GPU, torch on a CPU, and a library where no address reaches.
     `accumulate`: by default in place (locked) if that loses nothing and reaches every rank, else slots."""
-    far = isinstance(memory, FarMemory)
+    remote = isinstance(memory, FarMemory)
     if not accumulate:
         beyond = per_node is None and isinstance(memory, FarMemory) and not memory.all_near_from_the_start
         accumulate = "slots" if memory.why_not_add or beyond else "locked"
-    kind = FarArena if far else Arena
+    kind = FarArena if remote else Arena
     if memory.device.type == "cuda":
         from odc_engine.memory.gpu import FarGpuArena, GpuArena
 
-        kind = FarGpuArena if far else GpuArena
+        kind = FarGpuArena if remote else GpuArena
     return kind(memory, units, accumulate, per_node)

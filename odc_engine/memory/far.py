@@ -56,10 +56,8 @@ class FarArena(Arena):
         if self.nodes == 1 and not self.memory.all_near and self.accumulate != "slots":
             beyond = [d for d in range(size) if d not in self.memory.near]
             who = f"devices {', '.join(map(str, beyond))}" if beyond else "other devices' peers"
-            raise InputError(
-                f"{who} are reached over a network, which cannot add to a sum",
-                fix="use --accumulate slots, or --sharding hybrid",
-            )
+            problem = f"{who} are reached over a network, which cannot add to a sum"
+            raise InputError(problem, fix="use --accumulate slots, or --sharding hybrid")
         if self.nodes > 1 and (torn := _torn(near, k)):
             problem = f"nodes of {k}: device {torn[0]} has no address of all {k} devices of its node"
             whole = max(n for n in range(1, size) if size % n == 0 and not _torn(near, n))  # 1 at least
@@ -69,12 +67,12 @@ class FarArena(Arena):
         if not self._far:
             super().gather(unit, out)
             return
-        shape, near, far = self.units[unit], self.memory.near, self._far
+        shape, near = self.units[unit], self.memory.near
         super().gather(unit, out[near.start * shape.gather : near.stop * shape.gather])
         whole, above = out.view(self.memory.size, shape.gather), self.memory.size - near.stop
-        for piece, shards in _rounds(self._shard_room.view(shape.dtype), shape.gather, len(far)):
+        for piece, shards in _rounds(self._shard_room.view(shape.dtype), shape.gather, len(self._far)):
             start = self._weights[unit] + shape.dtype.itemsize * piece.start
-            self.memory.fetch_all(_places(far, start, shards))
+            self.memory.fetch_all(_places(self._far, start, shards))
             if above:  # they come first
                 whole[near.stop :, piece].copy_(shards[:above])
             if near.start:
@@ -84,15 +82,15 @@ class FarArena(Arena):
         if not self._far:
             super().push(unit, gradients)
             return
-        n, near, far, first = self.units[unit].push, self.memory.near, self._far, unit not in self._sent
+        n, near, first = self.units[unit].push, self.memory.near, unit not in self._sent
         super().push(unit, gradients[near.start * n : near.stop * n])
         parts = gradients.view(self.memory.size, n)
-        for piece, sums in _rounds(self._sum_room, n, len(far)):
+        for piece, sums in _rounds(self._sum_room, n, len(self._far)):
             self._arrive()
-            places = _places(far, self._slot_start(unit, self.memory.rank, 0) + 4 * piece.start, sums)
+            places = _places(self._far, self._slot_start(unit, self.memory.rank, 0) + 4 * piece.start, sums)
             if not first:
                 self.memory.fetch_all(places)
-            for device, total in zip(far, sums, strict=True):
+            for device, total in zip(self._far, sums, strict=True):
                 if first:
                     total.copy_(parts[device, piece])
                 else:
@@ -143,11 +141,8 @@ class FarArena(Arena):
                     total[piece].add_(each)
 
     def _fetch_unit(self, unit: int) -> None:
-        places = []
-        for device in self._counterparts if self.units[unit].gather else ():
-            start, size = self._weights_at(unit, device)
-            places.append((device, start, self._bytes(self.memory.rank, start, size)))
-        self.memory.fetch_all(places)
+        places = [(device, *self._weights_at(unit, device)) for device in self._counterparts if self.units[unit].gather]
+        self.memory.fetch_all([(device, at, self._bytes(self.memory.rank, at, size)) for device, at, size in places])
         self.clear(unit)
 
     def every_note(self, count: int) -> Tensor:
