@@ -153,7 +153,7 @@ def _hooks() -> Finding:
     try:
         import torch  # noqa: F401 - what is loaded already may outlive it
 
-        from odc_engine.fsdp.groups import try_alone
+        from odc_engine.fsdp.inside import try_alone
     except ImportError:
         return _ability("FSDP2 hooks", False, "torch is not installed", FOR_ENGINE)
     try:

@@ -14,14 +14,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from odc_engine.fsdp.communication import Communication
-from odc_engine.fsdp.groups import stock_afterwards
-from odc_engine.fsdp.missing_gradients import Late, pack_zeros, spread
-from odc_engine.fsdp.reached_parameters import ReachedParameters, watch
-from odc_engine.fsdp.replicas import refuse_replicas
-from odc_engine.fsdp.units import Unit, sharded_groups, units_of
+from odc_engine.fsdp.inside import stock_afterwards, uncompiled
+from odc_engine.fsdp.units import Unit, meshes_of, sharded, units_of
 from odc_engine.memory.finite import Checks, Microbatches
 from odc_engine.places.streams import StreamLane
 from odc_engine.record import Recorder, Silence
+from odcsim.errors import InputError
 
 
 class Collective(Communication):
@@ -42,31 +40,39 @@ class Collective(Communication):
     ) -> None:
         self.recorder, self._finish = recorder or Silence(), finish
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._lane, self._finite, self._late = StreamLane(next(model.parameters()).device), Checks(), Late()
+        self._lane, self._finite = StreamLane(next(model.parameters()).device), Checks()
         with ExitStack() as opened:
-            groups = sharded_groups(model) if self.size > 1 else []
-            refuse_replicas(groups)
-            opened.enter_context(stock_afterwards(groups))
-            self.units = units_of(groups)
+            found = sharded(model) if self.size > 1 else []
+            for each, mesh in zip(found, meshes_of(found), strict=True):
+                if mesh.replicas is not None:
+                    raise InputError(
+                        f"unit {each.name} is replicated, and FSDP2 reduces over replicas inside backward",
+                        fix="use OnDemand, or a one-dimensional mesh",
+                    )
+            opened.enter_context(stock_afterwards(found))
+            self.units = units_of(model, found, arenas=False)
             self._begin()
-            opened.callback(watch(self.units, lambda: self._reached))
             opened.callback(model.register_forward_pre_hook(lambda *_: self.microbatches.begin()).remove)
             for unit in self.units:
-                opened.callback(self._plug(unit, registered))
+                self._plug(unit, opened, registered)
             self._opened = opened.pop_all()
 
-    def _plug(self, unit: Unit, registered: bool) -> Callable[[], object]:
+    def _plug(self, unit: Unit, opened: ExitStack, registered: bool) -> None:
         unit.fsdp.set_force_sum_reduction_for_comms(True)  # before buffers are registered: NCCL has sums alone there
-        gathers, reduces = unit.group.registered() if registered else (None, None)
+        gathers, reduces = unit.inside.registered() if registered else (None, None)
         unit.fsdp.set_custom_all_gather(cast(Any, _CollectiveGather(self, unit, gathers)))
         unit.fsdp.set_custom_reduce_scatter(cast(Any, _Reduce(self, unit, reduces)))
         unit.fsdp.set_gradient_divide_factor(1.0)
         # Otherwise ranks that use different parameters reduce different sizes, and gloo aborts the process.
-        return pack_zeros(unit, meets=True)
+        opened.callback(unit.inside.pack_zeros(meets=True))
+        for i, piece in enumerate(unit.trainable):
+            reach = uncompiled(lambda _, unit=unit.index, i=i: self._used[unit].__setitem__(i, True))
+            opened.callback(cast(Any, piece.whole).register_post_accumulate_grad_hook(reach).remove)
 
     def _begin(self) -> None:
-        """Reset the state that is kept per minibatch."""
-        self._reached, self.microbatches = ReachedParameters(self.units), Microbatches(len(self.units))
+        """Reset the state that is kept per minibatch. `_used`: by unit, which trainable parameters have a gradient."""
+        self._used = [[False] * len(unit.trainable) for unit in self.units]
+        self.microbatches = Microbatches(len(self.units))
 
     def drain(self) -> None:
         self._lane.drain()
@@ -85,26 +91,15 @@ class Collective(Communication):
     def check(self, unit: Unit, gradients: Tensor) -> None:
         self._finite.check(gradients, unit.name, self.rank, self.microbatches.of_push(unit.index))
 
-    def reduce(self, unit: Unit, output: Tensor, packed: Tensor, by: Callable[..., Any], **how: Any) -> None:
-        """Reduce over all ranks, whichever parameters each of them used."""
-        reached = self._reached.collect(unit.index)
-        if (whole := spread(unit, packed, reached, self.size)) is packed:
-            by(output, packed, **how)
-            return
-        summed = whole.new_empty(unit.shape.push)
-        reduce_scatter(summed, whole, **how)
-        self._late.part(unit, summed, reached, output)
-
     def settle(self) -> None:
         """Synchronize, and drop the zeros that FSDP2 reduced for parameters that no rank used."""
         self.drain()
-        used = self._reached.flags()
+        used = torch.tensor([each for flags in self._used for each in flags], dtype=torch.uint8, device="cpu")
         with self.recorder.span("meeting"):
             if self._finish is not None:
                 self._finish()
             self._finite.settle()
             dist.all_reduce(used, op=dist.ReduceOp.MAX)
-        self._late.settle(self.units)
         trainable = [piece for unit in self.units for piece in unit.trainable]
         for piece, by_anybody in zip(trainable, used.tolist(), strict=True):
             if not by_anybody:
@@ -156,7 +151,7 @@ class _Reduce(_Timed):
         def reduce() -> None:
             self.owner.check(self.unit, input_tensor)
             by = self.own or reduce_scatter
-            self.owner.reduce(self.unit, output_tensor, input_tensor, by, op=op, group=group)
+            by(output_tensor, input_tensor, op=op, group=group)
 
         self.owner.transfer("push", self.unit, reduce)
 

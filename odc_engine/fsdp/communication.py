@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from odc_engine.fsdp.retry.halving import halved
+from odc_engine.fsdp.retry import halved
 from odcsim.errors import InputError
 
 Batch = TypeVar("Batch")

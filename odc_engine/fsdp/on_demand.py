@@ -19,48 +19,38 @@ losses weighed by the whole minibatch (odc_engine.token_mean).
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer
 
-from odc_engine.backends.base import MAIN, PeerMemory
+from odc_engine.backends.base import COMM, MAIN, PeerMemory
 from odc_engine.backends.patience import hinting
-from odc_engine.fsdp import agreement, reached_parameters
+from odc_engine.fsdp import checks, units
+from odc_engine.fsdp.agreement import CAME, SIZE, Reason, any_pushed, disagreement, word
+from odc_engine.fsdp.attach import Attachment
+from odc_engine.fsdp.checks import At
 from odc_engine.fsdp.communication import Batch, Communication
-from odc_engine.fsdp.graph_breaks import uncompiled
-from odc_engine.fsdp.groups import devices_of, groups_of, stock_afterwards
-from odc_engine.fsdp.guards.every import Guards
-from odc_engine.fsdp.loop import Loop
-from odc_engine.fsdp.missing_gradients import pack_zeros, spread
-from odc_engine.fsdp.optimizers.attachment import Attachment
-from odc_engine.fsdp.optimizers.steps import Steps
-from odc_engine.fsdp.pending_gradients import drop_gradients
-from odc_engine.fsdp.phase import Phase
-from odc_engine.fsdp.plugs import Gather, Push
-from odc_engine.fsdp.precision import check_precision
+from odc_engine.fsdp.inside import in_backward, insides, stock_afterwards, uncompiled, usual_timeout
+from odc_engine.fsdp.minibatch import Loop, Phase, closed
 from odc_engine.fsdp.remedies import BY_HAND, Remedies
 from odc_engine.fsdp.replicas import Replicas, agreed_by_all
-from odc_engine.fsdp.retry.halving import halved
-from odc_engine.fsdp.retry.retry import Retry, alone
-from odc_engine.fsdp.scaling import scale
-from odc_engine.fsdp.transfers import Transfers, is_hierarchical
-from odc_engine.fsdp.units import Unit, pack, set_grads, sharded_groups, units_of
-from odc_engine.fsdp.usual_timeout import usual_timeout
-from odc_engine.fsdp.versions import equal, no_rate, packed
+from odc_engine.fsdp.retry import Retry, backward, halved
+from odc_engine.fsdp.stand_in import drop_gradients
+from odc_engine.fsdp.units import Unit, pack, set_grads
 from odc_engine.memory.arena import Arena
 from odc_engine.memory.arenas import arena_on, memory_for
-from odc_engine.places.lanes import Handle
+from odc_engine.places.lanes import DONE, Handle, Lane
 from odc_engine.record import Recorder, Silence
 from odcsim.errors import InputError, nearest
-from odcsim.recipe import ACCUMULATE
-
-NO_FLAGS = torch.zeros(0, dtype=torch.uint8, device="cpu")
+from odcsim.program import NODES
+from odcsim.recipe import ACCUMULATE, FAR
 
 
 class OnDemand(Communication):
@@ -92,184 +82,255 @@ class OnDemand(Communication):
         far: str = "each",
         recorder: Recorder | None = None,
     ) -> None:
-        if accumulate is not None and accumulate not in ACCUMULATE:
-            raise InputError(f"unknown accumulate mode '{accumulate}'", fix=nearest(accumulate, list(ACCUMULATE)))
+        for value, known, what in ((accumulate, ACCUMULATE, "accumulate"), (far, FAR, "far")):
+            if value is not None and value not in known:
+                raise InputError(f"unknown {what} mode '{value}'", fix=nearest(value, list(known)))
+        self.model, self.meets, self.recorder, self._silent = model, meets, recorder or Silence(), recorder is None
+        self._trail, self._check_finite = trail, check_finite
         with ExitStack() as opened:
-            patience = usual_timeout(model) if timeout is None else timeout
             if memory is None:
-                make = partial(memory_for, model, patience, devices_of(model))
-                self.memory = agreed_by_all(groups_of(model), opened, make)
+                patience = usual_timeout(model) if timeout is None else timeout
+                make = partial(memory_for, model, patience, units.devices_of(model))
+                self.memory = agreed_by_all(units.meshes_of(insides(model)), opened, make)
             else:
                 self.memory = opened.enter_context(memory)
-            self.model, self.rank, self.size = model, self.memory.rank, self.memory.size
-            self.meets, self.recorder = meets, recorder or Silence()
-            groups = sharded_groups(model) if self.size > 1 else []
-            opened.enter_context(stock_afterwards(groups))
-            check_precision(groups)
-            self.replicas = Replicas(groups, next(model.parameters()).device, self.memory.timeout)
+            self.rank, self.size = self.memory.rank, self.memory.size
+            found = units.sharded(model) if self.size > 1 else []
+            opened.enter_context(stock_afterwards(found))
+            self.replicas = Replicas(units.meshes_of(found), next(model.parameters()).device, self.memory.timeout)
             opened.enter_context(self.replicas)
-            self.scales = [scale(group, self.size * self.replicas.count, average=average) for group in groups]
-            self.units = units_of(groups)
-            shapes = [unit.shape for unit in self.units]
+            devices = self.size * self.replicas.count
+            self.scales = [units.scale(each, devices, average=average) for each in found]
+            self.units = units.units_of(model, found)
             self.memory.meet(MAIN)  # it names who could not come so far, for whom a collective would wait
-            arena = arena_on(self.memory, shapes, accumulate, devices_per_node)
-            self._hierarchical = is_hierarchical(far, meets, devices_per_node) and arena.nodes > 1
-            how: Any = {"meets": meets, "trail": trail, "check_finite": check_finite}
-            self._transfers = Transfers(arena, self.recorder, hierarchical=self._hierarchical, **how)
-            opened.callback(self._transfers.close)
-            way_out = "" if memory else BY_HAND.finite  # who brings the memory is no loop of a user's
-            self._loop = loop = Loop(model, self.units, self._published, way_out=way_out)
-            opened.callback(loop.close)
-            opened.callback(reached_parameters.watch(self.units, lambda: loop.minibatch.reached))
-            self._steps = Steps(loop, self._before_step, self._after_step)
-            opened.callback(self._steps.close)
+            arena = arena_on(self.memory, [unit.shape for unit in self.units], accumulate, devices_per_node)
+            self._arena: Arena | None = arena
+            opened.callback(self._forget_arena)
+            self._open_lanes(opened, far, devices_per_node)
             for unit in self.units:
                 self._plug(unit, opened)
-            self._guards, self._retry = Guards(loop), Retry(loop)
-            self._attachment = Attachment(loop, self)
+            way_out = "" if memory else BY_HAND.finite  # who brings the memory is no loop of a user's
+            self._loop = Loop(model, self.units, self._published, way_out=way_out)
+            opened.callback(self._loop.close)
+            self._retry, self._attachment = Retry(self._loop), Attachment(self._loop, self)
             opened.callback(self._attachment.close)
-            hook = uncompiled(lambda *_: self._before_pass())
-            opened.callback(model.register_forward_pre_hook(hook, prepend=True).remove)
+            before = model.register_forward_pre_hook(uncompiled(self._before_pass), prepend=True)
+            opened.callback(before.remove)
             vars(self).update({each.__name__: uncompiled(each) for each in (self.meet_to_settle, self.renew)})
             self.replicas.begin()
             self.publish()
             self._opened = opened.pop_all()
 
-    @property
-    def arena(self) -> Arena:
-        return self._transfers.arena
+    def _open_lanes(self, opened: ExitStack, far: str, devices_per_node: int | None) -> None:
+        """One lane for gathers and one for pushes; with hierarchical transfers another, in which a rank fetches units
+        from other nodes one by one."""
+        if far != "each" and (self.meets or devices_per_node is None):
+            problem = "transfers that meet" if self.meets else "no nodes"
+            raise InputError(
+                f"hierarchical transfers with {problem}", fix="give devices_per_node, and leave `meets` out"
+            )
 
-    @property
-    def settled(self) -> bool:
-        return self._loop.phase is Phase.SETTLED
+        def lane(name: str) -> Lane:
+            made = self.memory.place.lane(name)
+            opened.callback(made.close)
+            return made
 
-    def speak(self, remedies: Remedies) -> None:
-        """Use other words for the fixes that error messages name."""
-        self._loop.speak(remedies)
-
-    def _published(self, unit: Unit) -> Tensor:
-        return self.arena.weights(self.rank, unit.index)
+        self._gathers = lane("gather")
+        self._pushes = self._gathers if self.meets else lane("push")
+        self._nodes = lane(NODES) if far != "each" and self.arena.nodes > 1 else None
+        self._fetches: dict[int, Handle] | None = {}  # from other nodes, by units; None: published, and not begun
 
     def _plug(self, unit: Unit, opened: ExitStack) -> None:
         unit.fsdp.set_custom_all_gather(cast(Any, Gather(self, unit)))
         unit.fsdp.set_custom_reduce_scatter(cast(Any, Push(self, unit)))
         unit.fsdp.set_force_sum_reduction_for_comms(True)
         unit.fsdp.set_gradient_divide_factor(1.0)
-        opened.callback(pack_zeros(unit, meets=self.meets))
-        if unit.group.replicas is not None:
-            opened.callback(unit.group.keep_from_replicas())
-        opened.callback(unit.group.before_use(lambda: self._before_use(unit)))
+        opened.callback(unit.inside.pack_zeros(meets=self.meets))
+        opened.callback(unit.inside.before_use(lambda: self._before_use(unit)))
+        for i, piece in enumerate(unit.trainable):
+            reach = uncompiled(partial(self._reach, unit.index, i))
+            opened.callback(cast(Any, piece.whole).register_post_accumulate_grad_hook(reach).remove)
 
-    def _before_pass(self) -> None:
-        """Run the guards before a forward of the whole model."""
-        self._guards.ask(lambda guard: guard.before_pass())
-        self._loop.minibatch.given.microbatches.begin()
+    def _published(self, unit: Unit) -> Tensor:
+        """Return the shard of a unit that peers read from this rank."""
+        return self.arena.weights(self.rank, unit.index)
+
+    def _reach(self, unit: int, piece: int, _: Tensor) -> None:
+        """Note that a gradient has reached a whole parameter, however it is used."""
+        self._loop.minibatch.unpushed[unit][piece] = True
+        if self.replicas.any:  # FSDP2 may have been told otherwise since it asked for the unit
+            self.units[unit].inside.leave_replicas()
+
+    # The training path: what FSDP2 asks for, in forward and backward.
+
+    def _before_pass(self, *_: object) -> None:
+        """Check before a forward of the whole model, and reset FSDP2 after a pass that raised before it pushed."""
+        checks.refuse(self._loop, At.PASS)
+        if self._loop.minibatch.in_pass and not in_backward():
+            self._loop.mend()
+        self._loop.minibatch.microbatches.begin()
 
     def _before_use(self, unit: Unit) -> None:
-        """Run the guards when FSDP2 needs a unit whole. A unit that is still whole from an earlier pass is not
-        gathered again."""
-        minibatch = self._loop.minibatch
-        minibatch.use(unit)
-        if unit.phase == "backward":
-            self._guards.ask(lambda guard: guard.before_backward(unit))
+        """Check when FSDP2 needs a unit whole. One that is still whole from an earlier pass is not gathered again."""
+        loop, minibatch = self._loop, self._loop.minibatch
+        if self.replicas.any:
+            unit.inside.leave_replicas()
+        at = checks.moments(loop, unit)
+        if at is At.BACKWARD:
+            minibatch.use(unit)
         else:
-            self._guards.ask(lambda guard: guard.before_forward(unit))
-            minibatch.forward(unit)
+            loop.carry_flags(unit)
+        checks.refuse(loop, at, [unit])
+        if at & At.GRAPH:
+            minibatch.forwarded.add(unit.index)
         self._retry.use(unit)
 
-    def attach(self, *optimizers: Optimizer) -> None:
-        """Make steps of these optimizers settle before (if nobody has) and publish after the last of them.
+    def gather(self, unit: Unit, mine: Tensor, out: Tensor) -> Handle:
+        """Start to copy every rank's shard of a unit into `out`."""
+        checks.refuse(self._loop, At.GATHER, [unit], mine)
+        fetched = self._fetch_units().get(unit.index, DONE)
+        pull = partial(self.arena.gather, unit.index, out)
+        return self._gathers.give(self._recorded("gather", unit.index, pull, fetched))
 
-        Reading a gradient before the step, for example to clip it, settles. Loading into the model publishes. `.grad`
-        stays until zero_grad().
-        """
-        self._loop.refuse_closed()
-        if self.size > 1:
-            self._attachment.attach(optimizers)
-
-    def _before_step(self, optimizer: Optimizer, closure: object) -> None:
-        attached = self._attachment.before_step(optimizer, closure)
-        if not attached and not self.settled and self._loop.minibatch.pushes:
-            fix = self._loop.remedies.step
-            raise InputError("optimizer.step() before gradients are summed", fix=fix)
-
-    def _after_step(self, optimizer: Optimizer) -> None:
-        """Publish after the last optimizer's step.
-
-        torch.distributed.checkpoint makes an optimizer without state step with zero gradients at learning rate 0: then
-        the weights remain as published.
-        """
-        empty = not self.settled and no_rate(optimizer)
-        unchanged = empty and all(equal(packed(unit, own := self._published(unit)), own) for unit in self.units)
-        self._loop.minibatch.versions.step(optimizer, unchanged=unchanged)
-        self._attachment.after_step(optimizer, empty=empty)
-
-    def settle(self) -> None:
-        self._loop.refuse_closed()
-        if self.size > 1 and not (self.settled and self._loop.minibatch.looked):
-            self.meet_to_settle(by_a_look=False)
-
-    def meet_to_settle(self, *, by_a_look: bool) -> None:
-        self._loop.refuse_closed()
-        if self.settled:
-            raise InputError("settle() twice for one minibatch", fix=self._loop.remedies.again)
-        with self._in_step():
-            self._settle(by_a_look)
-
-    def _settle(self, by_a_look: bool) -> None:
-        arena, minibatch = self.arena, self._loop.minibatch
+    def push(self, unit: Unit, gradients: Tensor) -> None:
+        """Start to add a unit's gradients to their owners' sums, once few enough pushes are under way."""
+        checks.refuse(self._loop, At.PUSH, [unit])
         self._drop_cleared()
-        problem = self._loop.why or next(self._guards.say(lambda guard: guard.before_settle()), None)
-        if problem is None:
-            self._loop.mend()
-        comes_for = agreement.LOOKS if by_a_look else agreement.SETTLES
-        whole = any(unit.trainable and unit.group.is_whole for unit in self.units)
-        says: Any = {"steps": minibatch.versions.steps, "pushed": minibatch.pushes > 0, "whole": whole}
-        words, flags = self._agree(agreement.word(comes_for, problem, **says), minibatch.reached.flags())
-        if by_a_look and not agreement.any_pushed(words):
-            arena.meet()  # all ranks have read it, before anyone writes the next word
+        minibatch, arena = self._loop.minibatch, self.arena
+        how = {"replicated": self.replicas.any, "zeros": self.meets}
+        whole = minibatch.prepare_push(unit, gradients, self.size, **how)
+        if self._retry.mutes(unit):
             return
-        self._loop.enter(Phase.SETTLED)
-        if arena.offer_sums():
-            arena.meet()
-        self._transfers.between_nodes("push", arena.sum_nodes)
+        which = minibatch.microbatches.of_push(unit.index)
+
+        def add() -> None:
+            if self._check_finite:
+                minibatch.finite.check(whole, unit.name, self.rank, which)
+            minibatch.torn = True
+            arena.push(unit.index, whole)
+            minibatch.torn = False
+
+        minibatch.fly(unit, self._pushes.give(self._recorded("push", unit.index, add)), self._trail - 1)
+
+    def _recorded(self, kind: str, unit: int, move: Callable[[], None], after: Handle = DONE) -> Callable[[], None]:
+        """Return a transfer for a lane, which synchronizes before if transfers do. Unit -1: all, between nodes."""
+        if self._silent and not self.meets and after is DONE:
+            return move
+        recorder, number = self.recorder, self.recorder.given(kind, unit)
+
+        def run() -> None:
+            after.check()
+            asked = recorder.tick()
+            if self.meets:
+                self.memory.meet(COMM)
+            move()
+            recorder.done(number, asked, recorder.tick())
+
+        return run
+
+    def _fetch_units(self) -> dict[int, Handle]:
+        """Start to fetch what other nodes hold, unit by unit in the order of use, once per publication."""
+        if self._fetches is None and self._nodes is not None:
+            fetch = [self._recorded(NODES, unit.index, partial(self.arena.bring, unit.index)) for unit in self.units]
+            self._fetches = {unit: self._nodes.give(move) for unit, move in enumerate(fetch)}
+        return self._fetches or {}
+
+    def drain(self) -> None:
+        self._gathers.drain()
+        self._pushes.drain()
+
+    # The end of a minibatch.
+
+    def _meet(self, reason: Reason, refusal: InputError | None = None, *, keep: bool = False) -> None:
+        """Meet the other ranks: the order of all meetings, in every arena. tests/helpers/meetings_model.py follows it
+        line by line. `keep`: publish, and leave `.grad` as it is."""
+        loop, arena, minibatch = self._loop, self.arena, self._loop.minibatch
+        if reason in CAME:
+            # All are here for the same, or all raise the same and are still in step.
+            says: Any = {"pushed": minibatch.pushes > 0, "whole": any(u.trainable and u.is_whole for u in self.units)}
+            sums = reason in (Reason.SETTLES, Reason.LOOKS)
+            said = word(reason, refusal, steps=minibatch.steps if sums else 0, **says)
+            self._finish_pushes()
+            mine = torch.cat([said, minibatch.flags()])
+            arena.notes(self.rank, len(mine)).copy_(mine)
+            with self.recorder.span("meeting"), hinting(loop.remedies.collective):
+                arena.meet()
+            every = arena.every_note(len(mine))
+            words = self.replicas.every(every[:, :SIZE])
+            if (why := disagreement(words, loop.remedies.together)) is not None:
+                why = loop.why or why  # settle() again raises the same
+                loop.enter(Phase.BROKEN, why)
+                arena.meet()  # all ranks have read it, before anyone writes the next word
+                raise why
+            if reason is Reason.LOOKS and not any_pushed(words):
+                arena.meet()
+                return
+        if reason is Reason.CLEARS:
+            for unit in self.units:
+                arena.clear(unit.index)
+            arena.meet()  # nobody adds to a sum that its owner has not cleared
+            minibatch.drop()
+        elif reason in (Reason.SETTLES, Reason.LOOKS):
+            loop.enter(Phase.SETTLED)
+            if arena.nodes > 1:
+                if arena.offer_sums():
+                    arena.meet()
+                self._recorded("push", -1, arena.sum_nodes)()
+            self._set_grads(every[:, SIZE:])
+        elif reason in (Reason.DROPS, Reason.PUBLISHES):
+            self._write_weights(keep)
+            if self.size > 1 and arena.nodes > 1 and self._nodes is None:
+                if not self.meets:
+                    with self.recorder.span("meeting"):
+                        self.memory.meet(MAIN)  # all shards are written, and all sums read
+                self._recorded("gather", -1, arena.fetch)()
+            if self.size > 1:
+                with self.recorder.span("meeting"):
+                    self.memory.meet(MAIN)
+            if self._nodes is not None:
+                arena.begin()
+                self._fetches = None
+                if self._silent:  # else the first gather records it, in the next minibatch
+                    self._fetch_units()
+            loop.enter(Phase.OPEN)
+        elif reason is Reason.CLOSES:
+            self.memory.leave()
+
+    def _finish_pushes(self) -> None:
+        """Wait until all pushes are done, and until other ranks have what this one fetches for them."""
+        if self._fetch_units() and self._nodes is not None:
+            self._nodes.drain()
+        self._pushes.drain()
+        self._loop.minibatch.finite.settle()
+        self.arena.complete()
+
+    def _set_grads(self, flags: Tensor) -> None:
+        """Set each `.grad` to the sum over ranks. `flags`: of all ranks, the parameters that each used."""
         anybody = iter(self.replicas.every(flags).amax(dim=0).tolist())
         for unit in self.units:
             used = [next(anybody) for _ in unit.trainable]
-            total = self.replicas.sum(arena.gradients(unit.index))
+            total = self.replicas.sum(self.arena.gradients(unit.index))
             set_grads(unit, total, used, self.scales[unit.index])
             unit.fsdp.reshard()  # else a rank that only evaluated shows whole parameters, without gradients
-        minibatch.pending.arrive()
+        self._loop.minibatch.stand_ins.arrive()
 
-    def _drop_cleared(self) -> None:
-        """Drop what zero_grad() has cleared inside a minibatch, on all ranks, before other gradients come."""
-        minibatch = self._loop.minibatch
-        minibatch.note_cleared()  # by zero_grad() of the model
-        if minibatch.cleared and self._loop.phase is Phase.OPEN:
-            self._agree(agreement.word(agreement.CLEARS), NO_FLAGS)
+    def _write_weights(self, keep: bool) -> None:
+        """Write this rank's weights for peers to read, and begin a minibatch with them."""
+        loop = self._loop
+        loop.mend()
+        loop.minibatch.end()
+        if self.rank == 0:
+            self.memory.refill()  # all ranks have passed the last meeting, and take() waits for the one below
+        with self.recorder.span("publish"):
             for unit in self.units:
-                self.arena.clear(unit.index)
-            self.arena.meet()  # nobody adds to a sum that its owner has not cleared
-            minibatch.drop()
-
-    def _agree(self, word: Tensor, flags: Tensor) -> tuple[Tensor, Tensor]:
-        """Meet once all that this rank has pushed has arrived. If ranks come for different reasons, all raise the same
-        and are still in step. Returns the words of all ranks, those of replicas too, and the flags of all."""
-        self._transfers.finish_pushes(self._loop.minibatch.given)
-        mine = torch.cat([word, flags])
-        self.arena.notes(self.rank, len(mine)).copy_(mine)
-        with self.recorder.span("meeting"), hinting(self._loop.remedies.collective):
-            self.arena.meet()
-        every = self.arena.every_note(len(mine))
-        words = self.replicas.every(every[:, : agreement.SIZE])
-        try:
-            agreement.agree(words, self._loop.remedies.together)
-        except InputError as error:
-            why = self._loop.why or error  # settle() again raises the same
-            self._loop.enter(Phase.BROKEN, why)
-            self.arena.meet()  # all ranks have read it, before anyone writes the next word
-            raise why from None
-        return words, every[:, agreement.SIZE :]
+                unit.inside.finish_gather()
+                unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
+                pack(unit, loop.published(unit))
+                drop_gradients(unit, keep)
+                increment_version([piece.whole for piece in unit.pieces])  # backward over the former ones fails
+                if self.arena.nodes == 1:  # else other nodes may still read the sums
+                    self.arena.clear(unit.index)
+            loop.begin()
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
@@ -284,12 +345,81 @@ class OnDemand(Communication):
                 self.replicas.fail(error)
             raise
 
+    def _drop_cleared(self) -> None:
+        """Drop what zero_grad() has cleared inside a minibatch, on all ranks, before other gradients come."""
+        minibatch = self._loop.minibatch
+        minibatch.note_cleared()  # by zero_grad() of the model
+        if minibatch.cleared and self._loop.phase is Phase.OPEN:
+            with self._in_step():
+                self._meet(Reason.CLEARS)
+
+    # What a loop calls.
+
+    def _forget_arena(self) -> None:
+        """Its views would keep the memory."""
+        self._arena = None
+
+    @property
+    def arena(self) -> Arena:
+        if self._arena is None:
+            raise closed()
+        return self._arena
+
+    @property
+    def settled(self) -> bool:
+        return self._loop.phase is Phase.SETTLED
+
+    def speak(self, remedies: Remedies) -> None:
+        """Use other words for the fixes that error messages name."""
+        self._loop.speak(remedies)
+
+    def attach(self, *optimizers: Optimizer) -> None:
+        """Make steps of these optimizers settle before (if nobody has) and publish after the last of them.
+
+        Reading a gradient before the step, for example to clip it, settles. Loading into the model publishes. `.grad`
+        stays until zero_grad().
+        """
+        self._loop.refuse_closed()
+        if self.size > 1:
+            self._attachment.attach(optimizers)
+
+    def settle(self) -> None:
+        self._loop.refuse_closed()
+        if self.size > 1 and not (self.settled and self._loop.minibatch.looked):
+            self.meet_to_settle(Reason.SETTLES)
+
+    def meet_to_settle(self, reason: Reason) -> None:
+        loop = self._loop
+        loop.refuse_closed()
+        if self.settled:
+            raise InputError("settle() twice for one minibatch", fix=loop.remedies.again)
+        with self._in_step():
+            self._drop_cleared()
+            if loop.minibatch.in_pass and not loop.minibatch.interrupted:
+                loop.mend()  # what the pass has left whole is not kept back
+            problem = loop.why or next(checks.refusals(loop, At.SETTLE, loop.units), None)
+            if problem is None:
+                loop.mend()
+            self._meet(reason, problem)
+
+    def publish(self) -> None:
+        """Write this rank's weights for peers to read, drop the gradients, and wait until every rank has done so."""
+        self.renew(keep=False)
+
+    def renew(self, *, keep: bool) -> None:
+        """Publish. `keep`: leave `.grad` as it is."""
+        self._loop.refuse_closed()
+        with self._in_step():
+            self._gathers.drain()
+            # Without settle() all drop this minibatch: nobody can evaluate with old weights any more.
+            self._meet(Reason.PUBLISHES if self.settled or self.size == 1 else Reason.DROPS, keep=keep)
+
     def take(self) -> int:
         self._loop.refuse_closed()
         self.replicas.refuse_queue()
         if self.meets or self.settled:
             return super().take()
-        return self.arena.memory.take()
+        return self.memory.take()
 
     def retry(
         self,
@@ -301,72 +431,7 @@ class OnDemand(Communication):
         if self.meets:
             return super().retry(loss, batch, halve)
         self.replicas.refuse_retry()
-        return self._retry.run(loss, batch, halve) if self.size > 1 else alone(loss, batch)
-
-    def publish(self) -> None:
-        """Write this rank's weights for peers to read, drop the gradients, and wait until every rank has done so."""
-        self.renew(keep=False)
-
-    def renew(self, *, keep: bool) -> None:
-        """Publish. `keep`: leave `.grad` as it is."""
-        self._loop.refuse_closed()
-        with self._in_step():
-            self._renew(keep)
-
-    def _renew(self, keep: bool) -> None:
-        arena, loop = self.arena, self._loop
-        self._transfers.finish_gathers()
-        if not self.settled and self.size > 1:  # all drop this minibatch: nobody can evaluate with old weights any more
-            self._agree(agreement.word(agreement.DROPS), NO_FLAGS)
-        loop.end()
-        if self.rank == 0:
-            self.memory.refill()  # all ranks have passed the last synchronization, and take() waits for the one below
-        with self.recorder.span("publish"):
-            for unit in self.units:
-                self._publish(unit, keep)
-            loop.begin()
-            self._guards.begin()
-        if self.size > 1:
-            self._meet_to_publish(arena)
-        loop.enter(Phase.OPEN)
-
-    def _meet_to_publish(self, arena: Arena) -> None:
-        if arena.nodes > 1 and not self.meets and not self._hierarchical:
-            with self.recorder.span("meeting"):
-                self.memory.meet(MAIN)  # all shards are written, and all sums read
-        if not self._hierarchical:
-            self._transfers.between_nodes("gather", arena.fetch)
-        with self.recorder.span("meeting"):
-            self.memory.meet(MAIN)
-        self._transfers.begin()
-        if isinstance(self.recorder, Silence):  # else the first gather records it, in the next minibatch
-            self._transfers.bring()
-
-    def _publish(self, unit: Unit, keep: bool) -> None:
-        unit.group.finish_gather()
-        unit.fsdp.reshard()  # a whole copy that outlived the minibatch holds the old weights
-        pack(unit, self._published(unit))
-        drop_gradients(unit, keep)
-        increment_version([piece.managed.whole for piece in unit.pieces])  # backward over the former ones fails
-        if self.arena.nodes == 1:  # else other nodes may still read the sums
-            self.arena.clear(unit.index)
-
-    def gather(self, unit: Unit, mine: Tensor, out: Tensor) -> Handle:
-        self._guards.ask(lambda guard: guard.before_gather(unit, mine))
-        return self._transfers.gather(unit, out)
-
-    def push(self, unit: Unit, gradients: Tensor) -> None:
-        self._guards.ask(lambda guard: guard.before_push(unit))
-        with self._in_step():
-            self._drop_cleared()
-        minibatch = self._loop.minibatch
-        gradients = spread(unit, gradients, minibatch.reached.collect(unit.index), self.size)
-        minibatch.push(unit, attached=self._loop.look is not None)
-        if not self._retry.mutes(unit):
-            self._transfers.push(unit, gradients, minibatch.given)
-
-    def drain(self) -> None:
-        self._transfers.wait_for_all()
+        return self._retry.run(loss, batch, halve) if self.size > 1 else backward(loss(batch))
 
     def close(self) -> None:
         """Stop the lanes, free the memory and restore stock communication. The model can then be given to another.
@@ -375,6 +440,37 @@ class OnDemand(Communication):
         """
         try:
             if self._loop.phase is not Phase.CLOSED and sys.exc_info()[0] is None:
-                self.memory.leave()
+                self._meet(Reason.CLOSES)
         finally:
             self._opened.close()
+
+
+class _Plug:
+    """Replaces FSDP2's all-gather or reduce-scatter of a unit, which first asks for memory."""
+
+    def __init__(self, odc: OnDemand, unit: Unit) -> None:
+        self.odc, self.unit = odc, unit
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        with torch.inference_mode(False):  # a lane may not write to what is allocated inside it, nor training later
+            return torch.empty(size, dtype=dtype, device=device)
+
+
+class Gather(_Plug):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        if group.size() != self.odc.size:
+            raise InputError(
+                f"unit {self.unit.name} gathers among {group.size()} of {self.odc.size} devices",
+                fix="use reshard_after_forward True or False",
+            )
+        del async_op  # FSDP2 waits for whatever it is given in any case
+        return self.odc.gather(self.unit, input_tensor, output_tensor).awaited
+
+
+class Push(_Plug):
+    """FSDP2's own output stays unused."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *_: object, **__: object) -> None:  # noqa: ARG002
+        self.odc.push(self.unit, input_tensor)

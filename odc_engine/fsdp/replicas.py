@@ -15,7 +15,7 @@ from torch import Tensor
 
 from odc_engine.backends.base import MAIN, Counting, Host
 from odc_engine.backends.collectives import agreed, watched
-from odc_engine.fsdp.groups import Group
+from odc_engine.fsdp.units import Mesh
 from odc_engine.memory.arenas import host_of
 from odcsim.errors import InputError
 
@@ -26,9 +26,9 @@ class Replicas:
     """The replicas of this rank's shards, which FSDP2's own collectives reach. With tensor parallelism also the
     ranks that hold other parts of the same layers: they must agree, and exchange nothing else."""
 
-    def __init__(self, groups: Sequence[Group], device: torch.device, timeout: float) -> None:
-        self._group = _same([group.replicas for group in groups], "replicated")
-        self._beside = _same([beside for group in groups if (beside := group.beside) is not None], "tensor parallel")
+    def __init__(self, meshes: Sequence[Mesh], device: torch.device, timeout: float) -> None:
+        self._group = _same([mesh.replicas for mesh in meshes], "replicated")
+        self._beside = _same([mesh.beside for mesh in meshes if mesh.beside is not None], "tensor parallel")
         self._device = device
         self.count = 1 if self._group is None else self._group.size()
         self._hosts: dict[dist.ProcessGroup, Host] = {}
@@ -36,8 +36,12 @@ class Replicas:
             for group in (self._group, self._beside):
                 if group is not None:
                     host = partial(host_of, group, timeout)
-                    self._hosts[group] = agreed_by_all(groups, opened, host)
+                    self._hosts[group] = agreed_by_all(meshes, opened, host)
             opened.pop_all()
+
+    @property
+    def any(self) -> bool:
+        return self._group is not None
 
     @property
     def speaks(self) -> bool:
@@ -95,7 +99,7 @@ class Replicas:
             host.close()
 
 
-def agreed_by_all(groups: Sequence[Group], opened: ExitStack, make: Callable[[], Ranks]) -> Ranks:
+def agreed_by_all(meshes: Sequence[Mesh], opened: ExitStack, make: Callable[[], Ranks]) -> Ranks:
     """Return, opened, what is made if it could be made on all ranks of the mesh, be it over some of them: the others
     would wait for those in the next collective."""
 
@@ -103,9 +107,9 @@ def agreed_by_all(groups: Sequence[Group], opened: ExitStack, make: Callable[[],
         opened.enter_context(made := make())
         return made
 
-    reached = [reached for each in groups for reached in (each.devices, each.replicas, each.beside)]
-    meshes = [group for group in dict.fromkeys(reached) if group is not None]
-    for group in meshes if len(meshes) > 1 else ():
+    reached = [group for mesh in meshes for group in (mesh.devices, mesh.replicas, mesh.beside)]
+    groups = [group for group in dict.fromkeys(reached) if group is not None]
+    for group in groups if len(groups) > 1 else ():
         attempt = partial(agreed, group, attempt)
     return attempt()
 
@@ -115,12 +119,3 @@ def _same(groups: Sequence[dist.ProcessGroup | None], how: str) -> dist.ProcessG
     if len(every) > 1:
         raise InputError(f"units are {how} over different devices", fix="give every fully_shard the same mesh")
     return groups[0] if groups else None
-
-
-def refuse_replicas(groups: Sequence[Group]) -> None:
-    for group in groups:
-        if group.replicas is not None:
-            raise InputError(
-                f"unit {group.name} is replicated, and FSDP2 reduces over replicas inside backward",
-                fix="use OnDemand, or a one-dimensional mesh",
-            )

@@ -93,4 +93,5 @@ class ThreadLane(Lane):
                     transfer()
                 except BaseException as error:
                     failed = error
+            del transfer, item  # what it holds
             handle.end(failed)

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from odc_engine.errors import EngineError
-from odc_engine.fsdp.groups import Group
 from odc_engine.fsdp.on_demand import OnDemand
+from odc_engine.fsdp.units import Mesh
 from odc_engine.runs.replay.plain_copy import as_computed, plain
 from odc_engine.runs.replay.recording import Noted, Recording, refuse_empty, replay
 from odcsim.errors import InputError
@@ -79,7 +79,8 @@ def tell(odc: OnDemand, distances: Distances) -> None:
 
 def compared(odc: OnDemand, passes: Sequence[Noted]) -> Distances:
     """Compare gradients between settle() and publish(), on all ranks."""
-    every = _of_everybody(odc.units[0].group, passes)
+    mesh = Mesh.of(odc.units[0].inside)
+    every = _of_everybody(mesh, passes)
     refuse_empty(every)
     dtypes = {id(piece.parameter): unit.shape.dtype for unit in odc.units for piece in unit.pieces}
     weights, mine = {}, {}
@@ -93,13 +94,13 @@ def compared(odc: OnDemand, passes: Sequence[Noted]) -> Distances:
         low = any(each.autocast for each in every) or any(dtype != torch.float32 for dtype in dtypes.values())
         found = differences(odc, weights, mine, every)
         first = [Distances(odc.size * odc.replicas.count, len(every), LOW if low else FULL, found)]
-    dist.broadcast_object_list(first, group=odc.units[0].group.devices, group_src=0)
+    dist.broadcast_object_list(first, group=mesh.devices, group_src=0)
     return cast(Distances, first[0])
 
 
-def _of_everybody(group: Group, passes: Sequence[Noted]) -> list[Noted]:
+def _of_everybody(mesh: Mesh, passes: Sequence[Noted]) -> list[Noted]:
     every = list(passes)
-    for devices in (group.devices, group.replicas):
+    for devices in (mesh.devices, mesh.replicas):
         if devices is not None:
             rows: list[list[Noted]] = [[] for _ in range(devices.size())]
             dist.all_gather_object(rows, every, group=devices)

@@ -28,7 +28,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from odc_engine import sampler
 from odc_engine.errors import EngineError
-from odc_engine.fsdp.groups import in_backward
+from odc_engine.fsdp.inside import in_backward
 from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.started import started
 from odc_engine.trainers import minibatches, order, rollouts

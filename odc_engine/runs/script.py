@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from odc_engine.fsdp.agreement import Reason
 from odc_engine.fsdp.on_demand import OnDemand
 from odc_engine.runs.check import Distances, compared
 from odc_engine.runs.replay.recording import Recording
@@ -57,8 +58,8 @@ def _first_settled() -> Iterator[None]:
             raise InputError("a single device has nothing to check", fix=HOW)
         recordings[id(self)] = Recording(self.model)
 
-    def ending(self: OnDemand, **how: Any) -> None:
-        settle(self, **how)
+    def ending(self: OnDemand, reason: Reason) -> None:
+        settle(self, reason)
         raise Checked(self, compared(self, recordings[id(self)].passes))
 
     OnDemand.__init__, OnDemand.meet_to_settle = noting, ending  # type: ignore[method-assign]

@@ -1,6 +1,7 @@
 """The training loop that docs/engine/index.md shows, as its reader would run it."""
 
 import re
+import textwrap
 
 import pytest
 from jobs import torchrun
@@ -30,6 +31,14 @@ usual = engine.set_grads
 engine.set_grads = lambda *how: usual(*how[:3], 2.0)
 """
 CALL = "-m", "odc_engine", "verify", "--script"  # as --no-python odc_engine does, wherever it is installed
+
+
+@pytest.mark.parametrize("page", ["own-loop", "design"])
+def test_the_training_path_of_a_page_is_that_of_the_source(page):
+    source = textwrap.dedent((ROOT / "odc_engine/fsdp/on_demand.py").read_text(encoding="utf-8").partition("path:")[2])
+    shown = re.search(r"^```python\n(def gather\(.*?)^```$", (ROOT / f"docs/{page}.md").read_text(), re.M | re.S)[1]
+    assert textwrap.indent(shown.replace("\n\n\n", "\n\n"), "    ") in source
+    assert 20 <= len([line for line in shown.splitlines() if line]) <= 26
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def rank_of(case: Case, rank: int) -> Rank:
             if minibatch.end == "close":
                 break
             end = minibatch.end if trains else "drop again"
-            yield from _failing_at(minibatch.fails_at, own.end_minibatch(number, end))
+            yield from _failing_at(minibatch.fails_at, own.end_minibatch(end))
     except (Told, Fault):
         yield ("end", FAILED)
     yield ("end", LEFT)
@@ -123,34 +123,71 @@ class _Own:
         if not self.cleared:
             return True
         self.cleared = False
-        if not (yield from self.agree("clears")):
-            return False
-        for owner in (self.rank, *self.case.counterparts(self.rank)):
-            yield ("write", ("sum", self.rank, owner), frozenset())
-        yield from self.meet("clear")
-        return True
+        return bool((yield from self.meet_for("clears")))
 
-    def settle(self, end: str) -> Generator[Op, Any, bool]:
-        if not (yield from self.drop_cleared()):
-            return False
-        if end == "look":
-            words = yield from self.agree("looks+" if self.pushed else "looks")
-            if words != {"looks"}:
-                return bool(words)
-            yield from self.meet("look")
-        return bool((yield from self.agree("refuses" if end == "refuse" else "settles")))
-
-    def end_minibatch(self, number: int, end: str) -> Rank:
-        if end in ("settle", "look", "refuse") and (yield from self.settle(end)):
-            if self.case.network and self.case.node and not self.case.twice:
-                yield from self.meet("offer sums")
-            yield from self.sum_nodes()
-            yield from self.read_gradients(number)
+    def end_minibatch(self, end: str) -> Rank:
+        """As loops call them: settle() and publish(), where a refusal of all is answered by publish()."""
+        settles = end in ("settle", "look", "refuse") and (yield from self.drop_cleared())
+        if settles and end == "look":
+            words = yield from self.meet_for("looks+" if self.pushed else "looks")
+            settles = bool(words) and (words != {"looks"} or bool((yield from self.meet_for("settles"))))
+        elif settles:
+            settles = bool((yield from self.meet_for("refuses" if end == "refuse" else "settles")))
+        if settles:
+            yield from self.meet_for("publishes")
         else:
-            agreed = end == "drop" and (yield from self.agree("drops"))
-            while not agreed:
-                agreed = yield from self.agree("drops")
-        yield from self.publish()
+            dropped = end == "drop" and bool((yield from self.meet_for("drops")))
+            while not dropped:
+                dropped = bool((yield from self.meet_for("drops")))
+
+    def meet_for(self, reason: str) -> Generator[Op, Any, set[str]]:
+        """OnDemand._meet, line by line. Returns what ranks say, nothing if they are here for different reasons."""
+        words = {reason}
+        if reason != "publishes":
+            yield ("write", ("word", self.rank), reason)
+            yield from self.meet("agree")
+            if self.case.twice and reason != "drops":
+                yield from self.meet("agree again")
+            words = set()
+            for rank in self.case.ranks:
+                words.add((yield ("read", ("word", rank))))
+            if not self.agrees(words):
+                yield from self.meet("disagree")
+                return set()
+            if words == {"looks"}:
+                yield from self.meet("look")
+                return words
+        if reason == "clears":
+            for owner in (self.rank, *self.case.counterparts(self.rank)):
+                yield ("write", ("sum", self.rank, owner), frozenset())
+            yield from self.meet("clear")
+        elif reason in ("settles", "looks", "looks+"):
+            if self.case.node:
+                if self.case.network and not self.case.twice:
+                    yield from self.meet("offer sums")
+                for other in self.case.counterparts(self.rank):
+                    found = yield ("read", ("sum", other, self.rank))
+                    yield ("join", ("sum", self.rank, self.rank), found)
+            yield from self.set_grads()
+        elif reason in ("drops", "publishes"):
+            yield from self.write_weights()
+            if self.case.node:
+                yield from self.meet("fetch")
+                for other in self.case.counterparts(self.rank):
+                    found = yield ("read", ("weights", other, other))
+                    yield ("write", ("weights", self.rank, other), found)
+                for owner in (self.rank, *self.case.counterparts(self.rank)):
+                    yield ("write", ("sum", self.rank, owner), frozenset())
+            yield from self.meet("publish")
+        return words
+
+    def agrees(self, words: set[str]) -> bool:
+        if len({word.rstrip("+") for word in words}) == 1 and words != {"refuses"}:
+            return True
+        every = {(its.end, its.clears) for its in (script[self.number] for script in self.case.scripts)}
+        if len(every) == 1 and "refuses" not in words:
+            raise Wrong(f"{self.rank} is refused in minibatch {self.number}, where all do the same: {words}")
+        return False
 
     def meet(self, name: str) -> Rank:
         if name in self.case.without:
@@ -160,48 +197,19 @@ class _Own:
         if (yield ("await", self.came)):
             raise Told
 
-    def agree(self, word: str) -> Generator[Op, Any, set[str]]:
-        """Returns what ranks say, nothing if they are here for different reasons."""
-        yield ("write", ("word", self.rank), word)
-        yield from self.meet("agree")
-        if self.case.twice and word != "drops":
-            yield from self.meet("agree again")
-        words = set()
-        for rank in self.case.ranks:
-            words.add((yield ("read", ("word", rank))))
-        if len({word.rstrip("+") for word in words}) == 1 and words != {"refuses"}:
-            return words
-        every = {(its.end, its.clears) for its in (script[self.number] for script in self.case.scripts)}
-        if len(every) == 1 and "refuses" not in words:
-            raise Wrong(f"{self.rank} is refused in minibatch {self.number}, where all do the same: {words}")
-        yield from self.meet("disagree")
-        return set()
-
-    def sum_nodes(self) -> Rank:
-        for other in self.case.counterparts(self.rank):
-            found = yield ("read", ("sum", other, self.rank))
-            yield ("join", ("sum", self.rank, self.rank), found)
-
-    def read_gradients(self, number: int) -> Rank:
+    def set_grads(self) -> Rank:
+        number = self.number
         found = yield ("read", ("sum", self.rank, self.rank))
         every = [(rank, script[number]) for rank, script in enumerate(self.case.scripts)]
         passes = [(rank, m) for rank, its in every for m in range(its.clears, its.passes)]
         if found != frozenset((number, *each) for each in passes):
             raise Wrong(f"{self.rank} has {sorted(found)} in minibatch {number}")
 
-    def publish(self) -> Rank:
+    def write_weights(self) -> Rank:
         self.version += 1
         yield ("write", ("weights", self.rank, self.rank), self.version)
         if not self.case.node:
             yield ("write", ("sum", self.rank, self.rank), frozenset())
-        else:
-            yield from self.meet("fetch")
-            for other in self.case.counterparts(self.rank):
-                found = yield ("read", ("weights", other, other))
-                yield ("write", ("weights", self.rank, other), found)
-            for owner in (self.rank, *self.case.counterparts(self.rank)):
-                yield ("write", ("sum", self.rank, owner), frozenset())
-        yield from self.meet("publish")
 
 
 def explore(case: Case) -> int:

@@ -135,6 +135,7 @@ class Narrow(nn.Module):
         self.layers = nn.ModuleList([nn.Linear(WIDTH, 1), nn.Linear(1, 2)])
         self.embedding = nn.Embedding(11, WIDTH)
         self.scale = nn.Parameter(torch.ones(1))
+        self.nothing = nn.Parameter(torch.zeros(0, 3))  # which nobody uses
 
     def forward(self, tokens: Tensor, turn: int) -> Tensor:  # noqa: ARG002
         x = torch.tanh(self.layers[0](self.embedding(tokens)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from torch.utils._pytree import tree_map_only
 
-from odc_engine.fsdp.retry.state import random_states
+from odc_engine.fsdp.retry import random_states
 from odc_engine.runs.replay.outputs import Graph, leaves_of, of_graph
 from odcsim.errors import InputError
 

@@ -14,6 +14,8 @@ refrozen: minibatch unfreeze reopen minibatch | a layer unfrozen for a new `OnDe
 in_words(__name__)("""
 layer_frozen_later: minibatch freeze backward settle look_at_gradients step publish | a layer frozen after `OnDemand`
 frozen_inside: backward freeze backward settle look_at_gradients | a layer frozen between two microbatches
+assigned_while_frozen: minibatch freeze assign_half publish unfreeze renew minibatch
+    a layer frozen, weights loaded with `load_state_dict(assign=True)`, and the layer unfrozen
 """)
 
 

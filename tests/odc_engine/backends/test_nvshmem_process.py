@@ -28,7 +28,7 @@ from odc_engine.backends.nvshmem.memory import NvshmemMemory
 from odc_engine.backends.nvshmem.process import Process
 from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.errors import PeerLost
-from odc_engine.fsdp.groups import devices_of
+from odc_engine.fsdp.units import devices_of
 from odc_engine.job import job_of
 from odc_engine.runs import launch, start, verify
 from odc_engine.runs.verify import BOUND

@@ -16,8 +16,8 @@ from odc_engine.doctor import abilities as doctor
 from odc_engine.doctor import connections
 from odc_engine.doctor.environment import LIBRARIES, MEANS
 from odc_engine.doctor.finding import Finding
-from odc_engine.fsdp import groups
-from odc_engine.fsdp.missing_gradients import SETTER
+from odc_engine.fsdp import inside
+from odc_engine.fsdp.before_213 import SETTER
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_without_torch_it_says_how_to_get_it(monkeypatch, capsys):
 
 
 def test_a_torch_that_lacks_a_setter_is_named(monkeypatch):
-    monkeypatch.setattr(groups, "HOOKS", (*groups.HOOKS, "set_something_of_tomorrow"))
+    monkeypatch.setattr(inside, "HOOKS", (*inside.HOOKS, "set_something_of_tomorrow"))
     finding = found("FSDP2 hooks")
     assert not finding.ok
     assert "has no attribute 'set_something_of_tomorrow'" in finding.found
@@ -80,7 +80,7 @@ def test_every_setter_that_is_used_is_looked_for():
     text = "".join(path.read_text() for path in Path(odc_engine.__file__).parent.glob("**/*.py"))
     setters = [name for name in dir(FSDPModule) if name.startswith("set_")]
     used = {name for name in setters if f"fsdp.{name}(" in text} - {SETTER}
-    assert used == set(groups.HOOKS)
+    assert used == set(inside.HOOKS)
 
 
 @pytest.mark.parametrize(("missing", "name"), [("memfd_create", "memfd"), ("pidfd_open", "pidfd")])

@@ -11,7 +11,7 @@ from torch import optim
 from torch.distributed.checkpoint import state_dict as checkpoint
 from users import found
 
-from odc_engine.fsdp.optimizers.first_states import aside_of_first_states
+from odc_engine.fsdp.inside import aside_of_first_states
 
 KINDS = {
     "SGD": optim.SGD,

@@ -12,15 +12,14 @@ from short_memory import batch, loss
 from torch import nn
 from torch._dynamo.exc import Unsupported
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from users import by_layers
 from work import Case
 
 from odc_engine import OnDemand
 from odc_engine.fsdp.collective import Collective
-from odc_engine.fsdp.groups import Group
-from odc_engine.fsdp.precision import check_precision
+from odc_engine.fsdp.units import check_precision
 
 HALF = torch.float16
 
@@ -169,11 +168,11 @@ class Packed(SimpleNamespace):
 
 
 def test_bytes_packed_by_the_tensor_and_double_precision_on_a_gpu():
-    own = SimpleNamespace(mp_policy=MixedPrecisionPolicy(), offload_policy=OffloadPolicy())
+    unit = SimpleNamespace(name="root", offloaded=False, policies=lambda: [MixedPrecisionPolicy()])
     on_gpu, on_cpu = (SimpleNamespace(dtype=torch.float64, is_cuda=where) for where in (True, False))
     for tensor, refused in ((Packed(dtype=torch.bfloat16), True), (on_gpu, True), (on_cpu, False)):
-        group = Group("root", (), (SimpleNamespace(name="weight", local=tensor),), own)
-        assert work.refused(lambda group=group: check_precision([group])) == refused
+        unit.shards = lambda tensor=tensor: [SimpleNamespace(_local_tensor=tensor)]
+        assert work.refused(lambda: check_precision(unit, ["weight"])) == refused
 
 
 def summed(_, reduced):

@@ -47,6 +47,7 @@ def run_the_docstring(rank):
         "loss": lambda model, batch: nets.loss(model, rank, batch[1], batch[0]),
     }
     exec(textwrap.dedent(block).replace("fully_shard(...)", shard_it + made), names)
+    names["odc"].close()
     return work.whole_parameters(model)
 
 

@@ -20,7 +20,7 @@ from odc_engine.backends import machines
 from odc_engine.backends.shm import files, memory, peers
 from odc_engine.doctor import abilities
 from odc_engine.errors import PeerLost
-from odc_engine.fsdp import on_demand
+from odc_engine.fsdp import units
 from odc_engine.memory import arenas
 from odcsim.errors import InputError
 
@@ -72,7 +72,7 @@ FAULTS = {
     "no number": ([no_peer_s_file(errno.EMFILE)], InputError),
     "no name": ([(machines, "here", refuses(errno.EACCES))], InputError),
     "a bug": ([(files, "here", broken)], ValueError),
-    "a refusal": ([(on_demand, "check_precision", broken)], ValueError),
+    "a refusal": ([(units, "check_precision", broken)], ValueError),
     "a backend": ([(arenas, "PeerMemory", int)], AssertionError),
 }
 

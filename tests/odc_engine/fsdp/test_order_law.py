@@ -12,15 +12,14 @@ from torch import nn
 
 from odc_engine import OnDemand
 from odc_engine.fsdp import agreement, on_demand
-from odc_engine.fsdp.guards.every import Guards
-from odc_engine.fsdp.loop import Loop
-from odc_engine.fsdp.phase import Phase
+from odc_engine.fsdp.agreement import Reason
+from odc_engine.fsdp.minibatch import Loop, Phase
 from odc_engine.record import Silence
 from odcsim.errors import InputError
 
 ARENAS = {"one node": {}, "nodes": {"node": 1}, "nodes over a network": {"node": 1, "network": True}}
 ENDS = ("settle", "drop", "look", "look at nothing", "refuse", "clear")
-WORDS = {"settle": agreement.SETTLES, "drop": agreement.DROPS, "look": agreement.LOOKS, "clear": agreement.CLEARS}
+WORDS = {"settle": Reason.SETTLES, "drop": Reason.DROPS, "look": Reason.LOOKS, "clear": Reason.CLEARS}
 
 
 def modelled(end, other, arena):
@@ -118,17 +117,18 @@ class Arena:
 
 def engine(end, other, arena, monkeypatch):
     made, there, loop = OnDemand.__new__(OnDemand), Arena(ARENAS[arena], said_by(other)), Loop(nn.Module(), [], nothing)
-    unit = SimpleNamespace(index=0, trainable=[], pieces=[], group=SimpleNamespace(finish_gather=nothing))
-    unit.fsdp = SimpleNamespace(reshard=nothing)
+    inside = SimpleNamespace(finish_gather=nothing, shards=list)
+    unit = SimpleNamespace(index=0, trainable=[], pieces=[], inside=inside, fsdp=SimpleNamespace(reshard=nothing))
     monkeypatch.setattr(on_demand, "set_grads", nothing)
     monkeypatch.setattr(on_demand, "pack", lambda *_: there.told.append("pack"))
     monkeypatch.setattr(on_demand, "increment_version", nothing)
-    between = lambda _, move: move() if there.nodes > 1 else None  # noqa: E731
-    transfers = SimpleNamespace(arena=there, between_nodes=between, begin=nothing, bring=nothing)
-    transfers.finish_pushes = transfers.finish_gathers = nothing
+    lane = SimpleNamespace(drain=nothing)
     alone = SimpleNamespace(every=lambda rows: rows, sum=lambda total: total, fail=nothing)
+    alone.hearing = lambda move: move
     vars(made).update(rank=0, size=2, meets=False, recorder=Silence(), memory=there, units=[unit], replicas=alone)
-    vars(made).update(_transfers=transfers, _loop=loop, _guards=Guards(loop), scales=[1.0], _hierarchical=False)
+    vars(made).update(
+        _arena=there, _loop=loop, scales=[1.0], _gathers=lane, _pushes=lane, _nodes=None, _fetches={}, _silent=True
+    )
     loop.enter(Phase.OPEN)
     loop.minibatch.pushes = 0 if end == "look at nothing" else 1
     return made, there
@@ -141,28 +141,28 @@ def nothing(*_):
 def said_by(end):
     word = agreement.word
     if end == "refuse":
-        yield word(agreement.SETTLES, InputError("no", fix="none"))
+        yield word(Reason.SETTLES, InputError("no", fix="none"))
     elif end.startswith("look"):
-        yield word(agreement.LOOKS, pushed=end == "look")
+        yield word(Reason.LOOKS, pushed=end == "look")
         if end != "look":
-            yield word(agreement.SETTLES)
+            yield word(Reason.SETTLES)
     elif end == "clear":
-        yield word(agreement.CLEARS)
-        yield word(agreement.SETTLES)
+        yield word(Reason.CLEARS)
+        yield word(Reason.SETTLES)
     else:
         yield word(WORDS[end])
     while True:  # after all were told: they drop it
-        yield word(agreement.DROPS)
+        yield word(Reason.DROPS)
 
 
 def done(end, made):
     minibatch = made._loop.minibatch
     minibatch.cleared = end == "clear"
     if end == "refuse":
-        minibatch.give_up(InputError("no", fix="none"))
+        minibatch.given_up = InputError("no", fix="none")
     with suppress(InputError):
         if end.startswith("look"):
-            made.meet_to_settle(by_a_look=True)
+            made.meet_to_settle(Reason.LOOKS)
         if end != "drop" and not made.settled:
             made.settle()
     with suppress(InputError):  # once more, where all were told

@@ -13,9 +13,8 @@ from short_memory import batch, loss
 from work import Case
 
 from odc_engine import OnDemand
-from odc_engine.fsdp.loop import Loop
-from odc_engine.fsdp.optimizers.steps import Steps
-from odc_engine.fsdp.phase import FOLLOWING, Phase
+from odc_engine.fsdp.attach import Attachment
+from odc_engine.fsdp.minibatch import FOLLOWING, Loop, Phase
 from odcsim.errors import InputError
 
 CASE = Case((1, 1))
@@ -82,10 +81,11 @@ def test_what_may_be_called_in_a_phase(pools, phase):
 
 def test_an_optimizer_of_nobodys_units_steps_unasked():
     weight = torch.nn.Parameter(torch.ones(1))
-    asked = []
-    steps = Steps(Loop(torch.nn.Module(), (), torch.zeros_like), lambda *_: asked.append(1), asked.append)
+    loop = Loop(torch.nn.Module(), (), torch.zeros_like)
+    loop.phase, loop.minibatch.pushes = Phase.OPEN, 1
+    attachment = Attachment(loop, None)  # no meeting is called
     weight.grad = torch.ones(1)
     torch.optim.SGD([weight], lr=0.5).step()
-    steps.close()
+    attachment.close()
     assert weight.item() == pytest.approx(0.5)
-    assert asked == []
+    assert (loop.minibatch.steps, loop.minibatch.stepped) == (0, False)

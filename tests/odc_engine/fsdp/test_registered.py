@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 from work import Case
 
 from odc_engine.fsdp.collective import Collective, all_gather, reduce_scatter
-from odc_engine.fsdp.groups import REGISTERING
+from odc_engine.fsdp.inside import REGISTERING
 from odc_engine.runs.verify import BOUND
 
 CASE = Case((2, 2), sync="collective", backend="torch")

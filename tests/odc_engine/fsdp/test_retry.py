@@ -17,8 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from work import Case
 
 from odc_engine import OnDemand, pack
-from odc_engine.fsdp.retry.halving import halved
-from odc_engine.fsdp.retry.retry import Retry
+from odc_engine.fsdp.retry import Retry, halved
 from odcsim.errors import InputError
 
 CASE = Case((1, 1))
@@ -173,8 +172,9 @@ def test_so_is_a_retry_under_collectives(pools):
 
 def test_halves_begin_when_all_that_was_pushed_has_arrived():
     model, order, lives = nn.Linear(1, 1), [], iter([False, True, True])
-    given = SimpleNamespace(count=Counter(), torn=False, wait_for_all=lambda: order.append("waits"))
-    loop = SimpleNamespace(units=[], model=model, minibatch=SimpleNamespace(given=given, deferred=False))
+    minibatch = SimpleNamespace(given=Counter(), torn=False, deferred=False)
+    minibatch.wait_for_pushes = lambda: order.append("waits")
+    loop = SimpleNamespace(units=[], model=model, minibatch=minibatch)
     loop.start_anew = lambda: order.append("anew")
 
     def loss(rows):

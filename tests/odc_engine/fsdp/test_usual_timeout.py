@@ -15,7 +15,7 @@ from work import Case, shard
 
 from odc_engine import OnDemand
 from odc_engine.errors import PeerLost
-from odc_engine.fsdp.usual_timeout import usual_timeout
+from odc_engine.fsdp.inside import usual_timeout
 
 
 def said(_rank, how):
@@ -33,7 +33,7 @@ def test_a_loop_waits_as_long_as_its_process_group_or_as_torch_usually_does(pool
     assert pools(2).run(said, {}) == [91.0] * 2
     assert pools(2).run(said, {"timeout": 7.0}) == [7.0] * 2
     torch_that_does_not_tell = SimpleNamespace(group=SimpleNamespace(WORLD=object()))
-    monkeypatch.setattr("odc_engine.fsdp.usual_timeout.dist", torch_that_does_not_tell)
+    monkeypatch.setattr("odc_engine.fsdp.inside.dist", torch_that_does_not_tell)
     assert usual_timeout(nn.Linear(1, 1)) == default_pg_timeout.total_seconds()
 
 

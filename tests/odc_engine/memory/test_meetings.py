@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 
 from odc_engine import OnDemand
 from odc_engine.errors import EngineError
-from odc_engine.fsdp.phase import Phase
+from odc_engine.fsdp.minibatch import Phase
 from odcsim.errors import InputError
 
 REPLICAS = "replicas"  # HSDP, two of two: they meet beside what an arena's devices do
@@ -37,7 +37,7 @@ def leave(*_: object) -> None:
 
 
 def refuse(odc: OnDemand) -> None:
-    odc._loop.minibatch.give_up(InputError("a mistake", fix="drop it"))
+    odc._loop.minibatch.given_up = InputError("a mistake", fix="drop it")
     odc.settle()
 
 
@@ -54,7 +54,7 @@ def lose_after_meeting(odc: OnDemand) -> None:
 
 def lose_while_publishing(odc: OnDemand) -> None:
     odc.settle()
-    odc._guards.begin = leave
+    odc._loop.begin = leave
 
 
 SETTLES, IN_STEP = {"settle", "lose_while_publishing"}, {"settle", "drop", "refuse", "lose_while_publishing"}

@@ -13,9 +13,16 @@ import work
 from work import Case
 
 from odc_engine.fsdp.minibatch import Minibatch
-from odc_engine.fsdp.reached_parameters import ReachedParameters
+from odc_engine.fsdp.remedies import BY_HAND
 from odc_engine.places.lanes import ThreadLane
 from odc_engine.runs.verify import BOUND
+
+
+def unit_of(trainable, index=0):
+    none = SimpleNamespace(shards=list)
+    unit = SimpleNamespace(index=index, trainable=[None] * trainable, pieces=[], inside=none)
+    unit.versions = unit.whole_versions = list
+    return unit
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -161,15 +168,15 @@ def transfers_that_wait_for_compute(rank, case):
 @pytest.mark.parametrize("seed", range(40))
 def test_reached_parameters_are_those_that_were_pushed_and_not_lost(seed):
     drawn = random.Random(seed)
-    every = [SimpleNamespace(index=n, trainable=[None] * drawn.randrange(4), pieces=[]) for n in range(3)]
-    found, waiting, pushed = ReachedParameters(every), set(), set()
+    every = [unit_of(drawn.randrange(4), n) for n in range(3)]
+    found, waiting, pushed = Minibatch(every, BY_HAND, ""), set(), set()
     places = [(unit.index, piece) for unit in every for piece in range(len(unit.trainable))]
     for _ in range(30):
         move = drawn.choice(["note"] * 4 + ["collect"] * 2 + ["lose unpushed", "lose pushed"])
         unit = drawn.randrange(3)
         if move == "note" and places:
             place = drawn.choice(places)
-            found.note(*place)
+            found.unpushed[place[0]][place[1]] = True
             waiting.add(place)
         elif move == "collect":
             mine = [(unit, piece) in waiting for piece in range(len(every[unit].trainable))]
@@ -177,29 +184,28 @@ def test_reached_parameters_are_those_that_were_pushed_and_not_lost(seed):
             pushed |= {place for place in waiting if place[0] == unit}
             waiting = {place for place in waiting if place[0] != unit}
         elif move == "lose unpushed":
-            found.lose_unpushed()
+            found.lose_pass()
             waiting = set()
         elif move == "lose pushed":
-            found.lose_pushed()
+            found.drop()
             pushed = set()
         assert found.flags().tolist() == [int(place in pushed) for place in places]
-        assert [found.any_unpushed(n) for n in range(3)] == [any(p[0] == n for p in waiting) for n in range(3)]
+        assert [any(found.unpushed[n]) for n in range(3)] == [any(p[0] == n for p in waiting) for n in range(3)]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_pass_that_was_lost_leaves_what_was_pushed_before(seed):
-    drawn, one = random.Random(seed), Minibatch([], SimpleNamespace(look=None), "")
-    one.reached = ReachedParameters([SimpleNamespace(trainable=[None, None]) for _ in range(2)])
+    drawn, one = random.Random(seed), Minibatch([unit_of(2) for _ in range(2)], BY_HAND, "")
     places = [(unit, piece) for unit in range(2) for piece in range(2) if drawn.random() < 0.6]
     for place in places:
-        one.reached.note(*place)
-    one.reached.collect(0)
+        one.unpushed[place[0]][place[1]] = True
+    one.collect(0)
     one.lose_pass()
-    assert not one.reached.any_unpushed(1)
-    one.reached.collect(1)
-    assert one.reached.flags().tolist() == [int((0, piece) in places) for piece in range(2)] + [0, 0]
+    assert not any(one.unpushed[1])
+    one.collect(1)
+    assert one.flags().tolist() == [int((0, piece) in places) for piece in range(2)] + [0, 0]
     assert not one.in_pass
     one.pushes, one.cleared = 2, True
     one.drop()
-    assert (one.pushes, one.cleared, one.pushed) == (0, False, False)
-    assert one.reached.flags().tolist() == [0] * 4
+    assert (one.pushes, one.cleared, one.has_gradients) == (0, False, False)
+    assert one.flags().tolist() == [0] * 4

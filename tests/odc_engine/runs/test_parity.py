@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from work import Case
 
-from odc_engine.fsdp.missing_gradients import SETTER
+from odc_engine.fsdp.before_213 import SETTER
 from odc_engine.packed import synthetic
 from odc_engine.runs.verify import BOUND
 from odcsim.schedule import Schedule

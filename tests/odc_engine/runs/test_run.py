@@ -11,7 +11,7 @@ from jobs import file_of, job_for
 from teams import on_threads
 
 from odc_engine.devices.process import ProcessDevice
-from odc_engine.fsdp.missing_gradients import SETTER
+from odc_engine.fsdp.before_213 import SETTER
 from odc_engine.runs import run, start
 from odc_engine.runs.run import assembled
 from odcsim import timeline

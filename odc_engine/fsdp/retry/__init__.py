@@ -1,1 +1,0 @@
-"""Retry a microbatch that ran out of memory, in halves."""
