@@ -5,6 +5,7 @@ import runpy
 import sys
 import tomllib
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from scripts import ROOT, load
@@ -77,6 +78,24 @@ def test_a_page_is_refreshed(tmp_path, capsys):
 def test_queues_are_run(capsys):
     assert start("queues.py", "--minibatches", "1") == 0
     assert capsys.readouterr().out.count("\n") > 4
+
+
+def test_checkouts_are_compared_round_by_round():
+    rounds = [({"a": 2.0, "b": 1.0}, {"a": 1.0}), ({"a": 4.0, "b": 1.0}, {"a": 4.0, "c": 1.0})]
+    rows = [line.split() for line in load("docs/studies/turns.py").table([*rounds, rounds[0]]).splitlines()]
+    assert rows[1] == "a 2.000 1.000 0.500 0.500 to 1.000".split()
+    assert rows[2:] == [[name, "not", "in", "both", "checkouts"] for name in "bc"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_checkout_takes_as_much_memory_as_itself(capsys):
+    pytest.importorskip("torch")
+    tiny = ["--rounds", "1", "--steps", "1", "--width", "16", "--unit", "64Ki"]
+    assert start("turns.py", str(ROOT), str(ROOT), *tiny) == 0
+    table = capsys.readouterr().out
+    assert len(re.findall(r"^.+, (?:ms|MB|GB/s) +(?:[\d.]+ +){3}[\d.]+ to [\d.]+$", table, re.MULTILINE)) > 9
+    assert len(re.findall(r"memory, MB .* 1.000   1.000 to 1.000$", table, re.MULTILINE)) == 2
 
 
 def test_every_assumption_is_in_the_table_with_a_test_and_none_is_lost_when_it_is_renewed():
