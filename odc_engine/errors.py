@@ -2,7 +2,7 @@
 
 FOR_ENGINE = "pip install 'odcsim[engine]' -c constraints.txt"
 FOR_GPUS = "pip install 'odcsim[gpu]' -c constraints.txt"
-FOR_TORCH = "pip install 'torch>=2.11,<2.15'"
+FOR_TORCH = "pip install 'torch>=2.11,<2.16'"
 
 
 class EngineError(RuntimeError):

@@ -72,7 +72,7 @@ def test_a_torch_that_lacks_a_setter_is_named(monkeypatch):
     finding = found("FSDP2 hooks")
     assert not finding.ok
     assert "has no attribute 'set_something_of_tomorrow'" in finding.found
-    assert finding.advice == "pip install 'torch>=2.11,<2.15'"
+    assert finding.advice == "pip install 'torch>=2.11,<2.16'"
 
 
 def test_every_setter_that_is_used_is_looked_for():
