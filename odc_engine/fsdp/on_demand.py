@@ -214,6 +214,7 @@ class OnDemand(Communication):
 
     def _recorded(self, kind: str, unit: int, move: Callable[[], None], after: Handle = DONE) -> Callable[[], None]:
         """Return a transfer for a lane, which synchronizes before if transfers do. Unit -1: all, between nodes."""
+        move = self.replicas.hearing(move)
         if self._silent and not self.meets and after is DONE:
             return move
         recorder, number = self.recorder, self.recorder.given(kind, unit)

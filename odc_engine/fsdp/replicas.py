@@ -15,6 +15,7 @@ from torch import Tensor
 
 from odc_engine.backends.base import MAIN, Counting, Host
 from odc_engine.backends.collectives import agreed, watched
+from odc_engine.errors import PeerLost
 from odc_engine.fsdp.units import Mesh
 from odc_engine.memory.arenas import host_of
 from odcsim.errors import InputError
@@ -88,6 +89,20 @@ class Replicas:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for host in self._hosts.values():
             host.__exit__(kind, error, trace)
+
+    def hearing(self, move: Callable[[], None]) -> Callable[[], None]:
+        """Tell these ranks if this one loses a peer in a transfer: whatever its loop does then, they wait in vain."""
+        if not self._hosts:
+            return move
+
+        def told() -> None:
+            try:
+                move()
+            except PeerLost as error:
+                self.fail(error)
+                raise
+
+        return told
 
     def fail(self, error: BaseException) -> None:
         """Tell these ranks that this one comes to no other meeting."""

@@ -8,7 +8,9 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import nets
 import pytest
+import torch.distributed as dist
 import work
 from fake_nvshmem import FakeNvshmem
 from own_loops import FULL, HYBRID, sharded
@@ -123,6 +125,35 @@ def test_nor_does_any_other_of_a_hybrid_mesh(pools, fault, at, tmp_path):
     for rank, (kind, named, _) in enumerate(pools(4).run(tried, fault, at, HYBRID, str(tmp_path))):
         assert kind == (FAULTS[fault][1] if rank == at else PeerLost)
         assert set(named) <= {at, at ^ 1}  # beyond its replica perhaps who has heard of it there
+
+
+def lost_in_a_pass(rank):
+    """What each hears where device 0 of a hybrid mesh loses its peer in a forward pass, and its loop goes on."""
+    model = sharded(HYBRID)
+    odc = OnDemand(model, timeout=6.0)
+    if rank == 0:
+        odc.arena.gather = lambda *_: raised(PeerLost([1], "is gone"))
+    try:
+        nets.loss(model, rank, 0).backward()
+        odc.settle()
+    except PeerLost as error:
+        dist.barrier()
+        return str(error)
+    finally:
+        odc._opened.close()
+
+
+def raised(error):
+    raise error
+
+
+def test_a_peer_that_is_lost_in_a_pass_is_told_to_replicas_at_once(pools):
+    """Device 1 is well here, and waits for device 0 in vain."""
+    first, waits, replica, _ = pools(4).run(lost_in_a_pass)
+    assert first == "device 1 is gone"
+    assert "device 0" in replica
+    assert "within" in waits
+    assert "within" not in replica
 
 
 def refused_memfd(rank, folder):
