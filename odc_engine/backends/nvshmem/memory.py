@@ -189,7 +189,8 @@ class NvshmemMemory(FarMemory):
         self.host.refill()
 
     def leave(self) -> bool:
-        self._finish()
+        if not self._ended:  # else its streams may wait for who is gone
+            self._finish()
         with self._noted():
             return self.host.leave()
 
