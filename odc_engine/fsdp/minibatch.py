@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from odc_engine.fsdp.inside import after_backward, in_backward, start_anew, uncompiled
+from odc_engine.fsdp.inside import after_backward, in_backward, start_anew
 from odc_engine.fsdp.remedies import ATTACHED, BY_HAND, Remedies
 from odc_engine.fsdp.stand_in import StandIns
 from odc_engine.fsdp.units import Unit, bits, packed, spread
@@ -242,9 +242,12 @@ class Loop:
             shard: Any = shards[piece.index]
             if shard.requires_grad and id(shard) not in self._watched:
                 self._watched[id(shard)] = shard
-                lay = uncompiled(lambda parameter: self.minibatch.stand_ins.lay(parameter))
-                self._watches.callback(shard.register_post_accumulate_grad_hook(lay).remove)
+                self._watches.callback(shard.register_post_accumulate_grad_hook(self._lay).remove)
                 self._watches.callback(shard.register_hook(Bypass(self, piece.name)).remove)
+
+    def _lay(self, parameter: Tensor) -> None:
+        """FSDP2 has added a push's output to `.grad`. It calls this outside of compiled code."""
+        self.minibatch.stand_ins.lay(parameter)
 
     def mend(self) -> None:
         """Reset FSDP2 after a pass that was interrupted before it pushed: otherwise FSDP2 would continue in the

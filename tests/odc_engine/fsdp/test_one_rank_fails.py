@@ -130,7 +130,7 @@ def test_nor_does_any_other_of_a_hybrid_mesh(pools, fault, at, tmp_path):
 def lost_in_a_pass(rank):
     """What each hears where device 0 of a hybrid mesh loses its peer in a forward pass, and its loop goes on."""
     model = sharded(HYBRID)
-    odc = OnDemand(model, timeout=6.0)
+    odc = OnDemand(model, timeout=3.0)
     if rank == 0:
         odc.arena.gather = lambda *_: raised(PeerLost([1], "is gone"))
     try:
