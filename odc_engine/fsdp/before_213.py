@@ -34,7 +34,7 @@ def fill_zeros(group: Any) -> Callable[[], object]:
             whole: Tensor | None = getattr(each, "_unsharded_param", None)
             missing = whole is not None and whole.grad is None and each.unsharded_accumulated_grad is None
             if missing and whole is not None and whole.requires_grad:
-                if kept is None:
+                if kept is None or kept.dtype == whole.dtype:
                     whole.grad = torch.zeros_like(whole)
                 else:  # FSDP2 reduces one dtype at a time
                     each.unsharded_accumulated_grad = torch.zeros_like(whole, dtype=kept.dtype)
