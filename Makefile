@@ -12,7 +12,7 @@ beside = own=$$(mktemp -d); TMPDIR=$$own $(BIN)/pytest $(1) $(APART) $(2) > $$ow
   trap "kill $$apart 2>/dev/null; rm -rf $$own" EXIT; \
   $(BIN)/pytest $(1) $(2:%=--ignore=%); code=$$?; wait $$apart || code=1; cat $$own/log; exit $$code
 
-.PHONY: demo test slow thorough approve break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage scaling clean
+.PHONY: demo test slow thorough approve freeze frozen break trainers site browser pictures oldest newest bench bench-once validate validate-gpu gpu-kit notebook balancing reproduce-paper uneven published coverage scaling clean
 
 demo: .venv/core
 	$(BIN)/odcsim demo
@@ -34,6 +34,12 @@ thorough: test slow trainers
 # What commands print, made anew: read it as a diff before it is committed.
 approve: .venv/dev
 	$(BIN)/python tests/helpers/transcripts.py
+
+freeze: .venv/dev
+	$(BIN)/python tests/odcsim/doors/frozen.py --write
+
+frozen: .venv/dev
+	$(BIN)/python tests/odcsim/doors/frozen.py
 
 # Some twenty minutes on two quiet cores; `make slow` has two minutes of both.
 break: .venv/dev
