@@ -29,9 +29,9 @@ class GPU:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Nodes of devices. By default every device has a NIC of its own, so that nobody shares a link."""
+    """Nodes of GPUs. By default every GPU has a NIC of its own, so that nobody shares a link."""
 
-    devices: int
+    gpus: int
     devices_per_node: int
     link_bandwidth: float  # bytes/s of one device inside its node
     nic_bandwidth: float  # bytes/s of one NIC
@@ -53,7 +53,7 @@ class Cluster:
 
     @property
     def nodes(self) -> int:
-        return -(-self.devices // self.devices_per_node)
+        return -(-self.gpus // self.devices_per_node)
 
     @property
     def eventful(self) -> bool:
@@ -97,7 +97,7 @@ def read_cluster(path: Path | str, base: Cluster) -> Cluster:
     for key, value in read_toml(path, "a cluster's").items():
         given = Given(key, value, str(path))
         if key == "slow":
-            values["slow"] = _slow(given, base.devices)
+            values["slow"] = _slow(given, base.gpus)
         elif key in _KEYS:
             name, factor, least = _KEYS[key]
             values[name] = given.whole() if factor is None else given.number(least) * factor

@@ -79,9 +79,9 @@ class Cost:
             has, asked = ("with" if again else "without" for again in (self.profile.recompute, self.recipe.recomputes))
             fix = "make them so with odcsim.catalog.estimates.recompute.under"
             raise InputError(f"the profile's seconds are {has} recompute, the recipe is {asked}", fix=fix)
-        if self.cluster.devices % self.holders:
+        if self.cluster.gpus % self.holders:
             raise InputError(
-                f"--sharding hybrid on {self.cluster.devices} devices in nodes of {self.cluster.devices_per_node}",
+                f"--sharding hybrid on {self.cluster.gpus} devices in nodes of {self.cluster.devices_per_node}",
                 fix="give a multiple of a node's devices: every node holds all parameters",
             )
 
@@ -107,9 +107,14 @@ class Cost:
         return self.ran.program(self.model.layers, microbatches)
 
     @property
+    def workers(self) -> int:
+        """Who each run microbatches of their own: every GPU is one."""
+        return self.cluster.gpus
+
+    @property
     def holders(self) -> int:
         """How many devices together hold each unit that is gathered and pushed."""
-        return self.cluster.devices_per_node if self.sharded == "hybrid" else self.cluster.devices
+        return self.cluster.devices_per_node if self.sharded == "hybrid" else self.cluster.gpus
 
     def sample_seconds(self, lengths: NDArray[np.int64]) -> Floats:
         """Compute that each sample brings, without the constants of its microbatch: what balancers weigh."""
@@ -189,7 +194,7 @@ class Cost:
 
         `among`: of these devices alone.
         """
-        slow = np.ones(self.cluster.devices)
+        slow = np.ones(self.workers)
         for device, factor in self.cluster.slow:
             slow[device] = factor
         slow = slow if among is None else slow[list(among)]
@@ -255,7 +260,7 @@ class Cost:
         pushed, alone = (self.profile.adapters, 0.0) if self.profile.adapters else (layer, root)
         gathered, reduced = DTYPES.get(self.profile.dtype, GATHER_BYTES), self.recipe.sent
         gather, push = ("gather", "push") if one_sided else ("all-gather", "reduce-scatter")
-        meeting = self._constant("meeting", self.cluster.latency) if self.cluster.devices > 1 else 0.0
+        meeting = self._constant("meeting", self.cluster.latency) if self.cluster.gpus > 1 else 0.0
         return {
             "overhead": self._constant("overhead", self.profile.overhead),
             "gather root": self._transfer(gather, gathered * root, one_sided),
@@ -283,7 +288,7 @@ class Cost:
         return found if exact or devices <= self.cluster.devices_per_node or kind in LOCAL else None
 
     def _constant(self, kind: str, otherwise: float) -> float:
-        found = self._measured(kind, self.cluster.devices)
+        found = self._measured(kind, self.cluster.gpus)
         return otherwise if found is None else found.constant
 
     def _transfer(self, kind: str, size: float, one_sided: bool, beside: float = 0.0) -> float:
@@ -292,7 +297,7 @@ class Cost:
         `beside`: bytes that devices gather meanwhile. A link takes in what its device gathers and what peers push to
         it, so that a one-sided push takes as long as both. Collectives queue behind each other.
         """
-        if self.cluster.devices == 1:
+        if self.cluster.gpus == 1:
             return 0.0
         if (found := self._measured(kind, self.holders)) is not None:
             return (found.constant + found.per_byte * size) * found.slowdown
@@ -303,7 +308,7 @@ class Cost:
 
     def _settled(self, meeting: float, one_sided: bool) -> float:
         """What the end of a minibatch takes beside bytes, until all have met."""
-        if self.cluster.devices == 1:
+        if self.cluster.gpus == 1:
             return 0.0
         return self._constant("settle", meeting) + self.on_demand_cost * one_sided
 

@@ -47,7 +47,7 @@ def exchange(cluster: Cluster, size: float, *, collective: bool) -> float:
     No two devices of a node want the same bytes, so a one-sided pull moves no more than a ring, and nobody has measured
     that it reaches more of the line's rate. It has one card, where a ring uses them all.
     """
-    remote = _remote(cluster, size, cluster.devices) / cluster.nic_share
+    remote = _remote(cluster, size, cluster.gpus) / cluster.nic_share
     if collective:
         return cluster.latency + cluster.hop * (cluster.nodes - 1) + remote / cluster.nics_per_node
     return cluster.latency + remote / cluster.devices_per_node

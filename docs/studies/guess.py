@@ -33,7 +33,7 @@ def _alone(cost: Cost, schedule: Schedule, sync: str) -> tuple[float, float]:
     first = zlib.crc32(np.array(schedule.lengths).tobytes()) * DRAWS
     draws = range(first, first + (DRAWS if cost.cluster.swing else 1))
     every = [usage([schedule], Simulation(cost, sync, seed=seed)) for seed in draws]
-    idle = [1 - one.compute[0] / one.makespan[0] / cost.cluster.devices for one in every]
+    idle = [1 - one.compute[0] / one.makespan[0] / cost.cluster.gpus for one in every]
     return float(np.median([one.makespan[0] for one in every])), float(np.median(idle))
 
 

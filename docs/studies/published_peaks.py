@@ -50,9 +50,7 @@ def peaks(cells: Sequence[Cell]) -> list[Peak]:
 
 
 def _predicted(c: Cell) -> memory.Memory:
-    return memory.estimate(
-        c.model, c.cluster.devices, c.tokens, c.recipe, longest=c.sequence, microbatches=c.microbatches
-    )
+    return memory.estimate(c.model, c.cluster.gpus, c.tokens, c.recipe, longest=c.sequence, microbatches=c.microbatches)
 
 
 def section(found: Sequence[Peak]) -> str:
@@ -130,5 +128,5 @@ def _row(p: Peak) -> tuple[str, ...]:
     most = sorted((name for name in terms if name not in ("context", "slack")), key=lambda name: -terms[name])[:2]
     sizes = (f"{p.published / 1e9:.1f} GB", f"{p.estimated / 1e9:.1f} GB")
     tokens = f"{c.microbatches} x {c.sequences} x {c.sequence:,}"
-    where = f"{c.cluster.devices} {c.gpu.name}"
+    where = f"{c.cluster.gpus} {c.gpu.name}"
     return (c.source, c.model.name, where, tokens, c.how, *sizes, ", ".join(most), f"{p.error:+.1%}")

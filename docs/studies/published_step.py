@@ -31,13 +31,13 @@ class Network:
 
 
 def cost(cell: Cell, rates: Rates, network: Network | None = None) -> Cost:
-    profile = compute.estimate(cell.model, cell.gpu, rates, cell.cluster.devices, cell.recipe)
+    profile = compute.estimate(cell.model, cell.gpu, rates, cell.cluster.gpus, cell.recipe)
     cluster = cell.cluster if network is None else replace(cell.cluster, nic_share=network.nic_share, hop=network.hop)
     return Cost(cell.model, profile, cluster, cell.recipe)
 
 
 def simulated(cell: Cell, rates: Rates, network: Network | None = None) -> float:
-    devices, each = cell.cluster.devices, cell.sequences * cell.microbatches
+    devices, each = cell.cluster.gpus, cell.sequences * cell.microbatches
     microbatches = [
         [
             tuple(range(d * each + m * cell.sequences, d * each + (m + 1) * cell.sequences))

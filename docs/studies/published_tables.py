@@ -24,7 +24,7 @@ BY: tuple[tuple[str, Key], ...] = (
     ("GPU", lambda p: p.cell.gpu.name),
     ("parameters", lambda p: p.cell.size),
     ("sequence length", lambda p: p.cell.length),
-    ("devices", lambda p: _devices(p.cell.cluster.devices)),
+    ("devices", lambda p: _devices(p.cell.cluster.gpus)),
 )
 
 
@@ -115,7 +115,7 @@ def runs(found: Sequence["Predicted"]) -> str:
 
 def _run(p: "Predicted") -> tuple[str, ...]:
     c = p.cell
-    where = f"{c.cluster.devices} {c.gpu.name}"
+    where = f"{c.cluster.gpus} {c.gpu.name}"
     tokens = f"{c.microbatches} x {c.sequences} x {c.sequence:,}"
     interval = f"{p.low:.3g} to {p.high:.3g}{'' if p.inside else ' (missed)'}"
     times = (f"{c.seconds:.3g} s", f"{p.seconds:.3g} s", interval, f"{p.error:+.1%}")

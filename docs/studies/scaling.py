@@ -67,7 +67,7 @@ def series(cells: Iterable[Cell]) -> list[list[Cell]]:
 def asked(cell: Cell) -> Setting:
     """As `compare` would be asked about it."""
     each = cell.sequences * cell.microbatches
-    trace = Trace(cell.source, np.array([cell.sequence]), np.array([each * cell.cluster.devices]))
+    trace = Trace(cell.source, np.array([cell.sequence]), np.array([each * cell.cluster.gpus]))
     priced = cost(cell, shipped().rates(cell), shipped().network)
     return Setting(trace, priced, each, max_tokens=cell.tokens, minibatches=1)
 
@@ -78,7 +78,7 @@ def way(cell: Cell) -> tuple[str, str]:
 
 def profile_of(cell: Cell) -> Profile:
     """What `odcsim fit` makes of it."""
-    return by_rate(Simulated(asked(cell), way(cell)), cell.tokens_per_second * cell.cluster.devices).profile()
+    return by_rate(Simulated(asked(cell), way(cell)), cell.tokens_per_second * cell.cluster.gpus).profile()
 
 
 def predicted(cell: Cell, fitted: Profile) -> Asked:

@@ -111,7 +111,7 @@ def _about(file: ScheduleFile, job: Job) -> About:
         devices=file.header.devices,
         max_tokens=file.header.max_tokens,
         trace=file.header.trace,
-        nodes=job.cost.cluster.devices // job.cost.holders,
+        nodes=job.cost.cluster.gpus // job.cost.holders,
     )
 
 

@@ -289,7 +289,7 @@ def _gained(name: str, verbs: tuple[str, str], comparison: Comparison, reply: Ba
 def _over_full(comparison: Comparison, row: Row) -> float:
     """Bytes of a row's memory that full sharding would not need."""
     cost = comparison.setting.cost
-    return memory.over_full(cost.model, cost.cluster.devices, row.recipe, cost.holders)
+    return memory.over_full(cost.model, cost.cluster.gpus, row.recipe, cost.holders)
 
 
 def trust(fidelity: str, profile: Profile) -> str:

@@ -163,7 +163,7 @@ def network(usual: Setting, lead_of: Lead) -> Curve | None:
     cluster = usual.cost.cluster
     several = cluster.nodes > 1
     rate = cluster.nic_bandwidth if several else cluster.link_bandwidth
-    if cluster.devices == 1 or not np.isfinite(rate):
+    if cluster.gpus == 1 or not np.isfinite(rate):
         return None
 
     def at(times: float) -> Setting:
@@ -182,7 +182,7 @@ def network(usual: Setting, lead_of: Lead) -> Curve | None:
 
 
 def _devices(asked: Question) -> Curve:
-    here, many = _usual(asked).cost.cluster.devices, FEWEST
+    here, many = _usual(asked).cost.cluster.gpus, FEWEST
     counts = set()
     while many <= MOST:
         counts.add(many)

@@ -15,7 +15,7 @@ def question(setting: Setting, *, limited: bool) -> str:
     cost, size = setting.cost, counted(setting.minibatch, "sample")
     return (
         f"Speedup of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on "
-        f"{cost.cluster.devices} x {cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
+        f"{cost.cluster.gpus} x {cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
         f"One thing is changed at a time; a speedup of {NOTABLE:.2f} or more pays.\n"
         f"{fixed.sentence(setting, limited=limited)}{_anew(setting)}"
     )

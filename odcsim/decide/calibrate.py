@@ -146,13 +146,13 @@ class Calibration:
         balancer, sync = self.simulated.way
         read = f"{counted(len(self.kept), 'row')} of {name}" if self.kept else "measured"
         share = f"{self.rate / self.simulated.rate:.2f} of the prediction"
-        where = f"{sync} + {balancer} on {counted(self.simulated.setting.cost.cluster.devices, 'device')}"
+        where = f"{sync} + {balancer} on {counted(self.simulated.setting.cost.cluster.gpus, 'device')}"
         return f"{read}: {self.rate:,.0f} tokens/s under {where}, {share}"
 
     def profile(self, name: str = "") -> Profile:
         """The same seconds, with compute as long as it was measured. It holds for what was in the run."""
         setting = self.simulated.setting
-        before, devices = setting.cost.profile, setting.cost.cluster.devices
+        before, devices = setting.cost.profile, setting.cost.cluster.gpus
         fixed = {"optimizer": before.optimizer + self.beside, "publish": before.publish}
         known = {t.kind for t in before.timings}
         timings = (Timing(kind, devices, seconds) for kind, seconds in fixed.items() if kind not in known)

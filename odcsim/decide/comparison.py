@@ -205,7 +205,7 @@ def inputs(setting: Setting) -> dict[str, Any]:
         "model_asked": setting.model_asked or cost.model.name,
         "gpu": cost.profile.gpu,
         "cost": cost.profile.origin,
-        "devices": cluster.devices,
+        "devices": cluster.gpus,
         "devices_per_node": cluster.devices_per_node,
         "minibatch": setting.minibatch,
         "max_tokens": setting.limit,

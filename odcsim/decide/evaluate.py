@@ -98,7 +98,7 @@ def evaluate(
     """`memory_limit`: bytes of one GPU, unless what is known of it. The first `few` schedules of each plan are put into
     `beginnings`. `advance` is called once for each (balancer, sync) that is done."""
     limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
-    ids, devices = setting.draw(), setting.cost.cluster.devices
+    ids, devices = setting.draw(), setting.cost.workers
     seen: list[_Seen] = []
     ways = {sync: simulated(setting, sync) for _, sync in every}
     ran: dict[Pair, list[_Ran]] = {pair: [] for pair in every}
@@ -122,7 +122,7 @@ def evaluate(
     rows, usages = [], []
     for (balancer, sync), pieces in ran.items():
         usage = metrics.joined([piece.usage for piece in pieces])
-        measured = Measured(balancer, ways[sync].cost.ran, usage, samples, tokens, devices)
+        measured = Measured(balancer, ways[sync].cost.ran, usage, samples, tokens, setting.cost.cluster.gpus)
         most, longest = max(piece.fullest for piece in pieces), setting.trace.longest
         priced = costed(ways[sync].cost, measured, most, longest, limit, setting.price)
         told = _told(pieces, usage, devices) | {"made": _made(setting, balancer)}
@@ -212,7 +212,7 @@ def _made(setting: Setting, balancer: str) -> Made | None:
     """What a trainer's own way takes from its settings."""
     if balancer not in balance.own(setting.trainer):
         return None
-    trace, rows = setting.trace, setting.minibatch * setting.cost.cluster.devices
+    trace, rows = setting.trace, setting.batch
     samples = rows * trace.size / trace.bundles.size if balancer in balance.IN_ROWS else float(rows)
     return Made(setting.limit, setting.minibatch, setting.each, samples, rows * trace.bundles.mean)
 
@@ -231,12 +231,12 @@ def simulated(setting: Setting, sync: str) -> Simulation:
 def of_file(file: ScheduleFile, how: Simulation, usage: Usage) -> Row:
     """The row of a file's schedules, which came to this. What needs other rows or a price is not in it."""
     cost, schedules = how.cost, file.schedules
-    measured = Measured(file.header.balancer, cost.ran, usage, *simulation.carried(schedules), cost.cluster.devices)
+    measured = Measured(file.header.balancer, cost.ran, usage, *simulation.carried(schedules), cost.cluster.gpus)
     fullest, microbatches, fidelity = _about(cost, schedules)
     longest = max(int(schedule.sizes.max()) for schedule in schedules)
     row = costed(cost, measured, fullest, longest, cost.cluster.memory_bytes)
     squares = sum(float(cost.model.squares(schedule.sizes).sum()) for schedule in schedules)
-    each = microbatches / len(schedules) / cost.cluster.devices
+    each = microbatches / len(schedules) / cost.workers
     return replace(_used(row, cost, float(measured.tokens.sum()), squares), microbatches=each, fidelity=fidelity)
 
 
@@ -270,7 +270,7 @@ def _together(every: Sequence[Pair], minibatches: Sequence[Drawn], devices: int)
 def _used(row: Row, cost: Cost, tokens: float, squares: float) -> Row:
     """The row with what devices reach that train on so many tokens."""
     work = compute.flops(cost.model, cost.recipe, tokens, squares)
-    return summary.used(row, *work, cost.cluster.devices, cost.cluster.peak_flops)
+    return summary.used(row, *work, cost.cluster.gpus, cost.cluster.peak_flops)
 
 
 def measure(file: ScheduleFile, how: Simulation) -> Measured:
@@ -281,7 +281,7 @@ def measure(file: ScheduleFile, how: Simulation) -> Measured:
 def measured_of(name: str, schedules: Sequence[Schedule], how: Simulation) -> Measured:
     """Schedules by whoever made them."""
     usage = simulation.usage(schedules, how)
-    return Measured(name, how.cost.ran, usage, *simulation.carried(schedules), how.cost.cluster.devices)
+    return Measured(name, how.cost.ran, usage, *simulation.carried(schedules), how.cost.cluster.gpus)
 
 
 def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -> ScheduleFile:

@@ -96,17 +96,17 @@ def _chosen(setting: Setting, limit: float) -> Iterator[str]:
 
 def _total(cost: Cost, tokens: int, longest: int, recipe: Recipe) -> float:
     """By a recipe whose seconds nobody needs."""
-    return memory.estimate(cost.model, cost.cluster.devices, tokens, recipe, cost.holders, longest).total
+    return memory.estimate(cost.model, cost.cluster.gpus, tokens, recipe, cost.holders, longest).total
 
 
 def _more(setting: Setting, limit: float) -> Iterator[str]:
     """Twice the devices, and twice again, as far as there are samples for them."""
     cost, longest, times = _leanest(setting), setting.trace.longest, 2
     while times <= MOST:
-        cluster = replace(cost.cluster, devices=times * setting.cost.cluster.devices)
+        cluster = replace(cost.cluster, gpus=times * setting.cost.cluster.gpus)
         total = room.needed(replace(cost, cluster=cluster), _tokens(setting, longest), longest).total
-        if total <= limit and _enough(setting, cluster.devices):
-            yield from _fitting(f"{cluster.devices} devices", total, limit)
+        if total <= limit and _enough(setting, cluster.gpus):
+            yield from _fitting(f"{cluster.gpus} devices", total, limit)
             return
         times *= 2
 
@@ -167,8 +167,8 @@ def _together(setting: Setting, limit: float) -> Iterator[str]:
     yield from (f"--lora {RANK} and {way}" for way in [*_more(adapters, limit), *_shorter(adapters, limit)])
     times = 2
     while times <= MOST:
-        devices = times * cost.cluster.devices
-        larger = replace(setting, cost=replace(cost, cluster=replace(cost.cluster, devices=devices)))
+        devices = times * cost.cluster.gpus
+        larger = replace(setting, cost=replace(cost, cluster=replace(cost.cluster, gpus=devices)))
         if 2 * _cutoff(larger, limit) >= setting.trace.longest and _enough(setting, devices):
             yield from (f"{devices} devices and {way}" for way in _shorter(larger, limit))
             return

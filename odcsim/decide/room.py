@@ -17,7 +17,7 @@ def under(cost: Cost, sync: str) -> Cost:
 
 def needed(cost: Cost, tokens: int, longest: int) -> memory.Memory:
     """A device's memory where the fullest microbatch holds so many tokens. The cost's recipe names the sync."""
-    return memory.estimate(cost.model, cost.cluster.devices, tokens, cost.ran, cost.holders, min(tokens, longest))
+    return memory.estimate(cost.model, cost.cluster.gpus, tokens, cost.ran, cost.holders, min(tokens, longest))
 
 
 def least(cost: Cost, trace: Trace) -> memory.Memory:

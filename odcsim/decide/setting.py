@@ -49,6 +49,11 @@ class Setting(Glanced, Terms):
         return self.max_tokens or self.trace.fullest
 
     @property
+    def batch(self) -> int:
+        """Samples of a step, of all workers."""
+        return self.minibatch * self.cost.workers
+
+    @property
     def device_tokens(self) -> float:
         """Tokens of a device in a minibatch, on average."""
         return self.trace.bundles.mean * self.minibatch
@@ -76,8 +81,7 @@ class Setting(Glanced, Terms):
         self.check()
         if self.stepped:
             return self.trace.steps[: self.minibatches]
-        samples = self.minibatch * self.cost.cluster.devices
-        return self.trace.minibatches(samples, self.minibatches, seed=self.seed, in_order=self.in_order)
+        return self.trace.minibatches(self.batch, self.minibatches, seed=self.seed, in_order=self.in_order)
 
 
 def cost_of(
@@ -197,7 +201,7 @@ def assign(
 
 def _work(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str, Any]) -> Work:
     tokens, linear, quadratic = drawn.bundles
-    work = Work(tokens, drawn.weights, setting.cost.cluster.devices, setting.limit, order=drawn.order, **known)
+    work = Work(tokens, drawn.weights, setting.cost.workers, setting.limit, order=drawn.order, **known)
     return replace(work, scenarios=scenarios(linear, quadratic)) if balancer.scenarios else work
 
 
@@ -223,7 +227,7 @@ def _header(setting: Setting, balancer: str) -> Header:
         model=setting.cost.model.name,
         weights=f"{profile.fidelity}: {profile.origin}",
         max_tokens=setting.limit,
-        devices=setting.cost.cluster.devices,
+        devices=setting.cost.workers,
         seed=setting.seed,
         trace=setting.trace.name,
         in_order=setting.in_order,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def named(setting: "Setting") -> str:
     """The model, on what, and the lengths."""
     cost = setting.cost
-    return f"{cost.model.name} on {cost.cluster.devices} x {cost.profile.gpu}, {setting.trace.name}"
+    return f"{cost.model.name} on {cost.cluster.gpus} x {cost.profile.gpu}, {setting.trace.name}"
 
 
 def sized(setting: "Setting", *, limited: bool = True) -> str:
@@ -25,7 +25,7 @@ def asked(setting: "Setting", *, limited: bool = True) -> str:
     """Not `limited`: a trainer's own rows have limits of their own."""
     cost, trace = setting.cost, setting.trace
     nodes = cost.cluster.nodes
-    where = f"{cost.cluster.devices} x {cost.profile.gpu}" + (f" in {nodes} nodes" if nodes > 1 else "")
+    where = f"{cost.cluster.gpus} x {cost.profile.gpu}" + (f" in {nodes} nodes" if nodes > 1 else "")
     where += ", hybrid sharding" if cost.recipe.sharding == "hybrid" else ""
     lengths = f"{trace.name} ({trace.in_words}, longest {trace.longest:,} tokens)"
     model, drawn = f"{cost.model.name}{cost.recipe.told}", counted(setting.minibatches, "minibatch")

@@ -51,7 +51,7 @@ def settled(setting: Setting) -> Setting:
 def of_schedules(cost: Cost, schedules: Sequence[Schedule], limit: int) -> tuple[Cost, str]:
     """The same of a file's schedules, which were made with that limit."""
     fullest, longest = (max(of) for of in zip(*((s.fullest, int(s.sizes.max())) for s in schedules), strict=True))
-    device = float(np.mean([s.sizes.sum() for s in schedules])) / cost.cluster.devices
+    device = float(np.mean([s.sizes.sum() for s in schedules])) / cost.workers
     return chosen(cost, Held(fullest, longest, limit, device))
 
 
@@ -109,7 +109,7 @@ def of_run(setting: Setting) -> Setting:
 
 def _against(cost: Cost, held: Held, trainer: str | None) -> str:
     """What keeps several nodes from hybrid sharding, if anything does."""
-    if cost.cluster.devices % (each := cost.cluster.devices_per_node):
+    if cost.cluster.gpus % (each := cost.cluster.devices_per_node):
         return f"hybrid is for whole nodes of {each} devices"
     hybrid, full = (cost.by(sharding=how) for how in ("hybrid", "full"))
     asked = stock.known(trainer)

@@ -42,7 +42,7 @@ class Stock:
         """Of a step, on average."""
         trace, setting = self.setting.trace, self.setting
         each = trace.size / trace.bundles.size if self.rule.rows else 1.0
-        return setting.minibatch * setting.cost.cluster.devices * each
+        return setting.batch * each
 
     @property
     def accumulates(self) -> bool:
@@ -78,7 +78,7 @@ def chosen(setting: Setting, trainer: Neighbour) -> list[tuple[Stock, str]]:
     if not packs(setting):
         problem = f"{trainer.name} packs samples into rows, which would span steps of '{setting.trace.name}'"
         raise InputError(problem, fix="leave out --in-order, or --trainer")
-    batch, rule = setting.minibatch * setting.cost.cluster.devices, next(rule for rule in trainer.own if rule.rows)
+    batch, rule = setting.batch, next(rule for rule in trainer.own if rule.rows)
     problem = f"{trainer.name} cannot make a step of {batch:,} samples of these: {nearest_steps(setting, rule, given)}"
     raise InputError(problem, fix="ask for as many with --global-batch, or leave --trainer out")
 
@@ -160,12 +160,12 @@ def worst(trace: Trace, each: int, *, padded: bool) -> int:
 
 def _in_rows(setting: Setting, rule: Rule, most: int, limit: int) -> Iterator[Stock]:
     """Rows of as many tokens as fit, and so many of them that a step trains on about the batch that was asked for."""
-    batch = setting.minibatch * setting.cost.cluster.devices
+    batch = setting.batch
     for tokens in (limit,) if limit else _limits(setting, rule, most):
         stock = _of_rows(setting, rule, tokens)
         share = max(1, round(batch / stock.samples))
         found = replace(stock, setting=replace(stock.setting, minibatch=share))
-        enough = share * setting.cost.cluster.devices <= found.setting.trace.bundles.size
+        enough = share * setting.cost.workers <= found.setting.trace.bundles.size
         if enough and abs(found.samples / batch - 1) <= OTHER:
             yield found
 
@@ -192,7 +192,7 @@ def _limits(setting: Setting, rule: Rule, most: int) -> tuple[int, ...]:
 def nearest_steps(setting: Setting, rule: Rule, limit: int) -> str:
     """What its steps are instead, in words: at a limit that was given, or of rows as short as can be."""
     each = _of_rows(setting, rule, limit or setting.trace.longest)
-    batch = setting.minibatch * setting.cost.cluster.devices
+    batch = setting.batch
     if each.samples >= batch or not limit:
         return f"its smallest step has {each.samples:,.0f}"
     fewer = int(batch / each.samples)

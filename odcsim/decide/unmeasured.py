@@ -38,12 +38,12 @@ def run_of(setting: Setting) -> ProfileRun:
 def run_of_schedules(cost: Cost, schedules: Sequence[Schedule]) -> ProfileRun:
     """The same of what a file of schedules holds."""
     sizes = np.concatenate([schedule.sizes for schedule in schedules])
-    tokens = float(sizes.sum()) / len(schedules) / cost.cluster.devices
+    tokens = float(sizes.sum()) / len(schedules) / cost.workers
     return _run(cost, _token_length(sizes, np.ones(len(sizes))), tokens)
 
 
 def _run(cost: Cost, length: float, tokens: float) -> ProfileRun:
-    return ProfileRun(cost.cluster.devices, cost.cluster.nodes, cost.sharded, length, tokens)
+    return ProfileRun(cost.cluster.gpus, cost.cluster.nodes, cost.sharded, length, tokens)
 
 
 def _token_length(lengths: NDArray[np.int64], counts: NDArray[Any]) -> float:

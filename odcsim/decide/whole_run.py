@@ -44,7 +44,7 @@ class WholeRun:
     @property
     def global_batch(self) -> int:
         setting = self.evaluation.setting
-        return setting.minibatch * setting.cost.cluster.devices
+        return setting.batch
 
     @property
     def steps(self) -> int:

@@ -61,7 +61,8 @@ def run_shared(
     takers: list[list[int]] = []
     rows, given = [step.duration for step in program.steps], iter(queues)
     for b in range(shape[1]):
-        factors = _jitter(program, cluster, rngs[b]) if cluster is not None and cluster.jitter and rngs else None
+        jitter = cluster.jitter if cluster is not None and rngs else 0.0
+        factors = _jitter(program, jitter, shape[2], rngs[b]) if jitter else None
         minibatch = _Run(program, durations[rows, b], cluster, factors, next(given, None))
         if cluster is not None and cluster.swing and rngs:
             minibatch.speeds = [_Speed(cluster.swing, cluster.spell, rng) for rng in rngs[b].spawn(shape[2])]
@@ -70,15 +71,15 @@ def run_shared(
     return asked, had, takers
 
 
-def _jitter(program: Program, cluster: Cluster, rng: np.random.Generator) -> Floats:
+def _jitter(program: Program, jitter: float, devices: int, rng: np.random.Generator) -> Floats:
     """Factors of mean one for compute steps, one for the rest [step, device].
 
     Drawn for the compute steps alone: all syncs have the same ones in the same order, so they meet the same jitter.
     """
-    sigma = np.sqrt(np.log1p(cluster.jitter**2))
+    sigma = np.sqrt(np.log1p(jitter**2))
     computes = [i for i, step in enumerate(program.steps) if step.kind == "compute"]
-    factors = np.ones((len(program.steps), cluster.devices))
-    factors[computes] = rng.lognormal(-sigma * sigma / 2, sigma, (len(computes), cluster.devices))
+    factors = np.ones((len(program.steps), devices))
+    factors[computes] = rng.lognormal(-sigma * sigma / 2, sigma, (len(computes), devices))
     return factors
 
 

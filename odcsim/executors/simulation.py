@@ -70,8 +70,8 @@ class Simulation:
                 raise InputError(f"the analytic executor draws no {drawn}", fix="name no executor")
         meet = not sync_named(self.sync).uneven
         for number, schedule in enumerate(schedules, self.first):
-            if len(schedule.flat.counts) != cluster.devices:
-                raise InputError(f"schedule for {len(schedule.flat.counts)} devices on a cluster of {cluster.devices}")
+            if (devices := len(schedule.flat.counts)) != self.cost.workers:
+                raise InputError(f"schedule for {devices} devices on a cluster of {self.cost.workers}")
             if meet and schedule.uneven:
                 check_counts(self.sync, schedule.microbatches, schedule.queued, where=f"minibatch {number}")
 
@@ -94,10 +94,10 @@ def simulate(file: ScheduleFile, simulation: Simulation) -> Timeline:
         fidelity=fidelity(cost, file.schedules),
         hardware=cost.profile.gpu,
         emulated=True,
-        devices=cost.cluster.devices,
+        devices=cost.workers,
         max_tokens=header.max_tokens,
         trace=header.trace,
-        nodes=cost.cluster.devices // cost.holders,
+        nodes=cost.cluster.gpus // cost.holders,
     )
     simulation.check(file.schedules)
     blocks = tuple(_execute(group, simulation) for group in _groups(file.schedules, simulation, None))
@@ -153,7 +153,7 @@ def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
     where all microbatches are as empty as those that it has somebody else's seconds for."""
     profile = cost.profile
     longest = max(int(s.sizes.max()) for s in schedules)
-    beyond = bool(profile.longest and longest > profile.longest) or not profile.measured_with(cost.cluster.devices)
+    beyond = bool(profile.longest and longest > profile.longest) or not profile.measured_with(cost.cluster.gpus)
     empty = profile.fewest and not profile.joined and any(s.emptiest < profile.fewest for s in schedules)
     if beyond or empty or _too_full(profile.most_tokens, schedules):
         return "extrapolated"
@@ -215,7 +215,7 @@ def _alike(schedules: Sequence[Schedule], simulation: Simulation, size: int | No
     for number, schedule in enumerate(schedules):
         groups.setdefault((int(schedule.flat.counts.max()), bool(schedule.queued)), []).append(number)
     for _, numbers in sorted(groups.items()):
-        stride = max(1, size // simulation.cost.cluster.devices) if size else len(numbers)
+        stride = max(1, size // simulation.cost.workers) if size else len(numbers)
         for first in range(0, len(numbers), stride):
             yield numbers[first : first + stride]
 
@@ -253,7 +253,7 @@ def _entries(group: _Alike, simulation: Simulation) -> taking.Queues:
     tokens, squares, samples = (of[:, :, 0].T[there][None, :, None] for of in (load.tokens, load.squares, load.samples))
     one = Load(tokens, squares, samples, np.ones((tokens.shape[1], 1), dtype=np.int64))
     slow = dict(cost.cluster.slow)
-    factors = [slow.get(device, 1.0) for device in range(cost.cluster.devices)]
+    factors = [slow.get(device, 1.0) for device in range(cost.workers)]
     _, alike, kinds = np.unique(factors, return_index=True, return_inverse=True)
     owners = list(chain.from_iterable(map(repeat, group.costs, counts.tolist())))
     seconds = _durations(entry, one, owners, alike.tolist())
@@ -279,13 +279,13 @@ def _share(group: _Alike, simulation: Simulation) -> Block:
 
     cluster = simulation.cost.cluster
     # Room for a device that takes twice its share.
-    most = group.program.microbatches + 2 + 2 * max(s.queued for s in group.schedules) // cluster.devices
+    most = group.program.microbatches + 2 + 2 * max(s.queued for s in group.schedules) // simulation.cost.workers
     while True:
         steps = simulation.cost.program(most)
         queues = (des.Queue(counts, seconds) for counts, seconds in _queues(group, simulation))
         durations, rngs = _durations(steps, group.load, group.costs), simulation.rngs(group.minibatches)
         asked, had, takers = des.run_shared(steps, durations, queues, cluster, rngs)
-        counts = group.load.counts + np.array([np.bincount(t, minlength=cluster.devices) for t in takers])
+        counts = group.load.counts + np.array([np.bincount(t, minlength=simulation.cost.workers) for t in takers])
         if counts.max() < most:  # else one that came to the end may have wanted more
             break
         most *= 2

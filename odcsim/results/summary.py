@@ -109,14 +109,14 @@ class Measured:
     usage: Usage
     samples: Ints
     tokens: Ints
-    devices: int
+    gpus: int
 
 
 def row(measured: Measured, low: float, high: float, price: float | None) -> Row:
     """A row by itself. `low` and `high` are the cost's uncertainty as factors of time; the price is per GPU-hour."""
     usage = measured.usage
     seconds = float(usage.makespan.sum())
-    hours = seconds * measured.devices / 3600
+    hours = seconds * measured.gpus / 3600
     one = Row(
         balancer=measured.balancer,
         recipe=measured.recipe,
@@ -124,7 +124,7 @@ def row(measured: Measured, low: float, high: float, price: float | None) -> Row
         makespan_seconds=seconds,
         idle=usage.idle(),
         idle_parts=usage.idle_parts(),
-        samples_per_second_per_device=float(measured.samples.sum()) / seconds / measured.devices if seconds else 0.0,
+        samples_per_second_per_device=float(measured.samples.sum()) / seconds / measured.gpus if seconds else 0.0,
         tokens_per_second=float(measured.tokens.sum()) / seconds if seconds else 0.0,
         gpu_hours=hours,
         model_low=seconds * low,

@@ -79,7 +79,7 @@ def test_the_closed_form_that_is_fitted_is_what_the_simulator_says():
 
 
 def test_a_row_is_what_the_study_computes():
-    (cell,) = [c for c in CELLS if c.source == "YaFSDP" and c.cluster.devices == 64 and c.sequence == 8192]
+    (cell,) = [c for c in CELLS if c.source == "YaFSDP" and c.cluster.gpus == 64 and c.sequence == 8192]
     (found,) = study.judge([cell], {"YaFSDP": study.PRIORS})
     assert found.low < found.seconds < found.high
     row = tables.runs([found]).splitlines()[-1]

@@ -58,7 +58,7 @@ def rows(how: Cost, sync: str, found: Schedule) -> dict[str, float]:
 
 
 def span(how: Cost, found: Schedule | None = None, executor: str = "analytic") -> float:
-    schedule = found or even(8000, how.cluster.devices, 2)
+    schedule = found or even(8000, how.cluster.gpus, 2)
     return float(usage([schedule], Simulation(how, executor=executor)).makespan[0])
 
 
@@ -88,9 +88,9 @@ def test_hybrid_never_moves_more_bytes_between_nodes_than_full(name, sync, micro
     cluster = Cluster(nodes * per_node, per_node, 1e30, 1.0, per_node, **free)
     moved = []
     for sharding in ("hybrid", "full"):
-        how = Cost(model, estimate(model, A100, cluster.devices), cluster, Recipe(sharding=sharding))
+        how = Cost(model, estimate(model, A100, cluster.gpus), cluster, Recipe(sharding=sharding))
         steps = program(model.layers, microbatches, sync, prefetch, sharding)
-        seconds = how.durations(steps, how.load([even(10, cluster.devices, microbatches)]))[:, 0, 0]
+        seconds = how.durations(steps, how.load([even(10, cluster.gpus, microbatches)]))[:, 0, 0]
         moved.append(sum(seconds[s.duration] for s in steps.steps if steps.leaves_node(s)))
     assert moved[0] <= moved[1]
     # Every parameter once in bf16 and its gradient once in fp32, for the part that other nodes have.

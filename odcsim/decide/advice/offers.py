@@ -35,7 +35,7 @@ class Pick:
     def samples(self) -> float:
         """Of a step; of packed rows on average."""
         setting, made = self.way.setting, self.row.made
-        return made.samples if made else setting.minibatch * setting.cost.cluster.devices
+        return made.samples if made else setting.batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def _run(log: StepLog, ran: Evaluation) -> SeenRun:
     steps = tuple(RanStep(step.step, step.seconds / step.steps, ()) for step in log.steps)
     by = "" if log.by is BY_HAND else f" by {log.by.name}"
     source = f"a log of {counted(sum(step.steps for step in log.steps), 'step')}{by}"
-    devices = ran.setting.cost.cluster.devices
+    devices = ran.setting.cost.workers
     taken = f"what ran: taken to be {balancer} under {sync}"
     return SeenRun(source, devices, (), steps, sync, trainer=log.by.name, lacks=(*log.lacks, taken))
 
@@ -98,7 +98,7 @@ def _told(found: Calibration) -> tuple[str, ...]:
 
 def _found(ran: Evaluation, seconds: float, cannot: tuple[str, ...]) -> Breakdown:
     """The parts of each step that is drawn, as means over devices, where steps take so many seconds in the mean."""
-    usage, devices = ran.usages[0], ran.setting.cost.cluster.devices
+    usage, devices = ran.usages[0], ran.setting.cost.workers
     times = seconds / float(usage.makespan.mean())
     known = {
         "transfer": (usage.gather + usage.push) / devices,

@@ -167,7 +167,7 @@ def _evaluated(setting: Setting, schedules: Sequence[Schedule], sync: str) -> Ev
     assert numbers is not None
 
     def plan(setting: Setting, balancer: str, minibatches: Sequence[Drawn]) -> ScheduleFile:
-        header = Header(balancer, setting.cost.model.name, "", setting.limit, setting.cost.cluster.devices)
+        header = Header(balancer, setting.cost.model.name, "", setting.limit, setting.cost.workers)
         every = [int(numbers[minibatch.unassigned.samples[0]]) for minibatch in minibatches]
         return ScheduleFile(header, tuple(schedules[number] for number in every))
 

@@ -38,7 +38,7 @@ def change(
     [row], setting = one.evaluation.rows, one.evaluation.setting
     told = {"max_tokens": setting.limit, **row.as_json(), **({} if sized else UNSIZED)}
     gain, low, high = one.gain
-    devices, price = asked.cost.cluster.devices, asked.price
+    devices, price = asked.cost.cluster.gpus, asked.price
     return Change(
         effort=one.effort,
         way=one.way,

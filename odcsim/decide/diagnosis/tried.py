@@ -112,7 +112,7 @@ def _between(replay: Replay) -> bool:
     """Whether transfers between nodes could stay inside them."""
     cluster: Cluster = replay.setting.cost.cluster
     full = replay.setting.cost.sharded == "full" and cluster.nodes > 1
-    return full and cluster.devices % cluster.devices_per_node == 0 and replay.found.share("transfer") > WORTH
+    return full and cluster.gpus % cluster.devices_per_node == 0 and replay.found.share("transfer") > WORTH
 
 
 def _fuller(schedule: Schedule, most: int, *, meets: bool) -> Schedule:

@@ -38,9 +38,7 @@ def by_rollout(setting: Setting, updates: int) -> Updates:
     """verl's: all samples of a step are dealt at once, and each device cuts its own into updates."""
     minibatches = _minibatches(setting)
     steps = [minibatches[start : start + updates] for start in range(0, len(minibatches), updates)]
-    return [
-        schedule for step in steps for schedule in verl.dealt_once(step, setting.cost.cluster.devices, setting.limit)
-    ]
+    return [schedule for step in steps for schedule in verl.dealt_once(step, setting.cost.workers, setting.limit)]
 
 
 def by_update(name: str) -> Callable[[Setting, int], Updates]:
@@ -54,7 +52,7 @@ def _minibatches(setting: Setting) -> list[Schedule]:
 
 def _blocks(minibatch: Schedule, setting: Setting, *, padded: bool) -> Dealt:
     count, limit = setting.minibatch, setting.limit
-    shares = [range(d * count, (d + 1) * count) for d in range(setting.cost.cluster.devices)]
+    shares = [range(d * count, (d + 1) * count) for d in range(setting.cost.workers)]
     return _even([_full(list(share), minibatch.lengths, limit, padded=padded) for share in shares])
 
 

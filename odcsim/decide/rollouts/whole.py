@@ -119,7 +119,7 @@ def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, update
     passes = forward(how.cost, way, schedules, updates)
     profile, training = how.cost.profile, row.makespan_seconds / count
     memory = row.memory_bytes or 0.0, row.memory_fits, limit
-    rate = None if setting.price is None else setting.price * setting.cost.cluster.devices / 3600
+    rate = None if setting.price is None else setting.price * setting.cost.cluster.gpus / 3600
     seconds = (profile.low, profile.high), rate, fidelity(how.cost, schedules)
     step = WholeStep(dealer.name, way, training, float(passes.mean()), around, *memory, *seconds)
     trained = measured.usage.makespan.reshape(count, updates).sum(axis=1)
@@ -233,7 +233,7 @@ def _beside(ahead: WholeStep, usual: WholeStep) -> str:
 def out(setting: Setting, rows: Sequence[WholeStep]) -> list[str]:
     """What would fit where nothing does, or where all is tight."""
     fits = any(capacity.level(row) == capacity.FITS for row in rows)
-    batch = setting.minibatch * setting.cost.cluster.devices
+    batch = setting.batch
     listed = [] if fits else remedies(replace(setting, global_batch=batch))
     return [f"Options that fit: {'; '.join(listed)}."] if listed else []
 

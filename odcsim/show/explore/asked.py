@@ -125,7 +125,7 @@ def asked_of(words: Mapping[str, Any]) -> Asked:
 
 def rows(setting: Setting) -> int:
     """What of a setting takes memory: the lengths that it holds, and the samples that it draws."""
-    drawn = setting.minibatches * setting.minibatch * setting.cost.cluster.devices
+    drawn = setting.minibatches * setting.batch
     return len(setting.trace.lengths) + drawn
 
 

@@ -26,7 +26,7 @@ def opening(comparison: Comparison, reply: Basis) -> list[str]:
 
 def question(comparison: Comparison) -> str:
     setting, cluster = comparison.setting, comparison.setting.cost.cluster
-    where = f"{cluster.devices} x {setting.cost.profile.gpu}"
+    where = f"{cluster.gpus} x {setting.cost.profile.gpu}"
     return f"How to train {setting.cost.model.name} on {where}, with lengths like those of {setting.trace.name}?"
 
 

@@ -99,7 +99,7 @@ def test_a_profile_of_an_unknown_machine_with_measured_transfers_is_one_node_of_
     path = str(tmp_path / "p.json")
     profile.write(replace(fit, timings=(Timing("gather", 2, 1e-3, 1e-9), Timing("push", 2, 1e-3, 2e-9))), path)
     cluster = cost_of(fit.model, None, path, 12).cluster
-    assert (cluster.devices, cluster.nodes) == (12, 1)
+    assert (cluster.gpus, cluster.nodes) == (12, 1)
     assert cluster.link_bandwidth == pytest.approx(5e8)
     with pytest.raises(InputError):
         cost_of(fit.model, None, path, 12, devices_per_node=4)

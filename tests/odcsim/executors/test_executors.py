@@ -166,7 +166,7 @@ def shared(devices: int, per_node: int, nics: int, **values) -> Cluster:
 def transfers(arrivals: list[float], seconds: list[float], cluster: Cluster) -> np.ndarray:
     """When each device's root gather ends, if it begins at its arrival and nothing else takes time."""
     steps = program(1, 1, "on-demand", "none")
-    table = np.zeros((len(steps.durations), 1, cluster.devices))
+    table = np.zeros((len(steps.durations), 1, cluster.gpus))
     table[steps.durations.index(("overhead", 0)), 0, : len(arrivals)] = arrivals
     table[steps.durations.index(("gather root", 0)), 0, : len(seconds)] = seconds
     gather = next(i for i, s in enumerate(steps.steps) if s.kind == "gather")

@@ -60,7 +60,7 @@ def run_of(setting, sync="collective", balancer="native", *, rests="lengths", be
                 known = {"lengths": {"lengths": lengths}, "tokens": {"tokens": sum(lengths)}, "seconds": {}}[rests]
                 held.append(RanMicrobatch(rank, m, seconds, computed=ran.tokens(full), **known))
         steps.append(RanStep(number, float(spans[number]), tuple(held)))
-    devices = setting.cost.cluster.devices
+    devices = setting.cost.cluster.gpus
     moved = tuple(transfers(way.cost, devices))
     update = way.cost.transfers(one_sided=False)["optimizer"]
     ranks = tuple(range(devices))
