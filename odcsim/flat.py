@@ -29,7 +29,8 @@ class Flat:
         mine, its = ((of.counts, of.sizes, of.samples) for of in (self, other))
         return all(map(np.array_equal, mine, its))
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(tuple(of.tobytes() for of in (self.counts, self.sizes, self.samples)))
 
     def numbered(self, numbers: Whole) -> "Flat":
         """The same with sample i called `numbers[i]`."""

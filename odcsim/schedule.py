@@ -6,12 +6,12 @@ A schedule is one minibatch: the optimizer step is a barrier, so minibatches do 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,38 +32,36 @@ ANEW = "write it anew with 'odcsim balance'"
 
 @dataclass(frozen=True)
 class Schedule:
-    """One minibatch. `devices[d][m]` holds positions in `lengths`: what device d runs in its m-th microbatch.
+    """One minibatch: what devices run, and what waits for whoever is free.
 
-    `queue` holds microbatches that are nobody's yet: a device that is done with its own takes the next one, until none
-    is left. Only where devices do not meet inside a minibatch.
+    `devices[d][m]` holds positions in `lengths`: what device d runs in its m-th microbatch. `queue` holds microbatches
+    that are nobody's yet: a device that is done with its own takes the next one, until none is left. Only where devices
+    do not meet inside a minibatch. Both are kept in arrays, which simulations run by.
     """
 
     lengths: tuple[int, ...]
-    devices: Assignment
+    flat: Flat = field(repr=False)  # of the devices
+    waiting: Flat = field(default=NOTHING, repr=False)  # of the queue: microbatches of one device that stands for any
     samples: tuple[int, ...] = ()  # the samples' ids in the trace, where known
     loss: tuple[int, ...] = ()  # tokens of each sample that carry loss, where known
-    queue: Microbatches = field(default_factory=tuple)  # no value of the class, which would hide what is made late
 
-    def tokens(self, microbatch: Iterable[int]) -> int:
-        """Tokens that a device holds in a microbatch."""
-        return sum(map(self.lengths.__getitem__, microbatch))
+    @classmethod
+    def of(
+        cls,
+        lengths: Sequence[int],
+        devices: Sequence[Sequence[Sequence[int]]],
+        samples: tuple[int, ...] = (),
+        loss: tuple[int, ...] = (),
+        queue: Sequence[Sequence[int]] = (),
+    ) -> "Schedule":
+        """Of microbatches in lists."""
+        return cls(tuple(lengths), flattened(devices), flattened((queue,)), samples, loss)
 
     def dealt(self, flat: Flat, waiting: Flat = NOTHING) -> "Schedule":
-        """The same samples, dealt otherwise. Devices and queue are made of the arrays when somebody asks for them."""
-        made = object.__new__(Schedule)
-        same = {name: getattr(self, name) for name in ("lengths", "samples", "loss", "sizes")}
-        made.__dict__.update(same, flat=flat, waiting=waiting)
-        return made
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """What `dealt` has left open."""
-            if name not in ("devices", "queue") or "flat" not in self.__dict__:
-                raise AttributeError(f"'Schedule' object has no attribute '{name}'")
-            made = self.flat.nested() if name == "devices" else self.waiting.nested()[0]
-            object.__setattr__(self, name, made)
-            return made
+        """The same samples, dealt otherwise."""
+        other = replace(self, flat=flat, waiting=waiting)
+        other.__dict__["sizes"] = self.sizes  # made once for all balancers
+        return other
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -71,14 +69,16 @@ class Schedule:
         return np.array(self.lengths, dtype=np.int64)
 
     @cached_property
-    def flat(self) -> Flat:
-        """Of the devices."""
-        return flattened(self.devices)
+    def devices(self) -> Assignment:
+        return self.flat.nested()
 
     @cached_property
-    def waiting(self) -> Flat:
-        """Of the queue: the microbatches of one device that stands for any."""
-        return flattened((self.queue,))
+    def queue(self) -> Microbatches:
+        return self.waiting.nested()[0]
+
+    def tokens(self, microbatch: Iterable[int]) -> int:
+        """Tokens that a device holds in a microbatch."""
+        return sum(map(self.lengths.__getitem__, microbatch))
 
     @property
     def queued(self) -> int:
@@ -110,6 +110,11 @@ class Schedule:
         """Whether devices differ in microbatch counts, which only a sync without meetings inside can run."""
         counts = self.flat.counts
         return bool(self.queued) or bool(len(counts) and counts.min() != counts.max())
+
+    def as_json(self) -> dict[str, Any]:
+        """As files have it: what is empty is left out."""
+        entry = {name: getattr(self, name) for name in ("lengths", "devices", "queue", "samples", "loss")}
+        return {name: value for name, value in entry.items() if value or name in ("lengths", "devices")}
 
     def contents(self) -> Iterator[tuple[int, ...]]:
         """The samples of every microbatch, whoever runs it."""
@@ -189,15 +194,8 @@ def _read(path: Path | str) -> ScheduleFile:
 
 
 def _lines(schedules: Iterable[Schedule]) -> Iterable[str]:
-    for number, s in enumerate(schedules):
-        entry = {"minibatch": number, "lengths": s.lengths, "devices": s.devices}
-        if s.queue:
-            entry["queue"] = s.queue
-        if s.samples:
-            entry["samples"] = s.samples
-        if s.loss:
-            entry["loss"] = s.loss
-        yield json.dumps(entry, separators=(",", ":"))
+    for number, schedule in enumerate(schedules):
+        yield json.dumps({"minibatch": number, **schedule.as_json()}, separators=(",", ":"))
 
 
 def _read_header(line: str, where: str) -> Header:
@@ -214,7 +212,7 @@ def _read_schedule(line: str, header: Header, where: str) -> Schedule:
     lengths, devices = given.key("lengths").wholes(1, LONGEST), given.key("devices")
     if len(devices.values()) != header.devices:
         devices.refuse(f"expected a list of {header.devices}")
-    schedule = Schedule(
+    schedule = Schedule.of(
         lengths,
         tuple(map(_microbatches, devices.items())),
         samples=given.key("samples", []).wholes(0, LONGEST),

@@ -52,7 +52,7 @@ def file_of(case: EngineCase) -> ScheduleFile:
     numbers = iter(range(len(lengths)))
     devices = tuple(tuple((next(numbers),) for _ in device) for device in case.tokens)
     header = Header("by hand", "nano", "by hand", max(lengths), len(devices), seed=0)
-    return ScheduleFile(header, (Schedule(lengths, devices),) * MINIBATCHES)
+    return ScheduleFile(header, (Schedule.of(lengths, devices),) * MINIBATCHES)
 
 
 def job(case: EngineCase, file: ScheduleFile) -> Job:

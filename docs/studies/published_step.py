@@ -45,7 +45,7 @@ def simulated(cell: Cell, rates: Rates, network: Network | None = None) -> float
         ]
         for d in range(devices)
     ]
-    schedule = Schedule((cell.sequence,) * (devices * each), tuple(map(tuple, microbatches)))
+    schedule = Schedule.of((cell.sequence,) * (devices * each), microbatches)
     return float(usage([schedule], Simulation(cost(cell, rates, network), executor="analytic")).makespan[0])
 
 

@@ -78,7 +78,7 @@ def planned(cost: Cost, balancer: str, seed: int) -> ScheduleFile:
     for _ in range(MINIBATCHES):
         lengths = np.clip(rng.lognormal(4.5, 0.8, SAMPLES), 8, LONGEST).astype(np.int64)
         devices = balance.balance(balancer, lengths, cost.sample_seconds(lengths), DEVICES, LONGEST)
-        schedules.append(Schedule(tuple(lengths.tolist()), devices))
+        schedules.append(Schedule.of(lengths.tolist(), devices))
     header = Header(balancer, "tiny", "held out", LONGEST, DEVICES, seed)
     return ScheduleFile(header, tuple(schedules)).sealed()
 

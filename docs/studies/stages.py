@@ -71,7 +71,7 @@ def planned(stage: Stage, cost: Cost, sync: str) -> tuple[ScheduleFile, list[tup
                     continue
                 devices = balance.balance(balancer, lengths, cost.sample_seconds(lengths), stage.devices, LONGEST)
                 if all(all(device) for device in devices):  # the engine runs no microbatch without samples
-                    schedules.append(Schedule(tuple(lengths.tolist()), devices))
+                    schedules.append(Schedule.of(lengths.tolist(), devices))
                     cases.append((name, draw, balancer))
     header = Header("several", stage.model, "the profile's", LONGEST, stage.devices, SEED)
     return ScheduleFile(header, tuple(schedules)).sealed(), cases

@@ -27,7 +27,7 @@ def schedule(step: Step) -> Schedule:
             microbatches.append(tuple(range(at, at + len(rows))))
             at += len(rows)
         devices.append(tuple(microbatches))
-    return Schedule(tuple(lengths), tuple(devices))
+    return Schedule.of(lengths, devices)
 
 
 def padded(step: Step, least: int = 0) -> Step:

@@ -55,4 +55,4 @@ def _schedule(devices: list[list[Lengths]]) -> Schedule:
             own.append(tuple(range(len(lengths), len(lengths) + len(held))))
             lengths += held
         assignment.append(tuple(own))
-    return Schedule(tuple(lengths), tuple(assignment))
+    return Schedule.of(lengths, assignment)

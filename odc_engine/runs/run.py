@@ -50,7 +50,7 @@ def _perform(device: RunDevice, file: ScheduleFile, job: Job, output: str, quiet
 
 def _warm_up(devices: int) -> Schedule:
     """Run a few tokens on each rank first: the first microbatch pays for FSDP2's set-up and for new memory."""
-    return Schedule((8,) * devices, tuple(((device,),) for device in range(devices)))
+    return Schedule.of((8,) * devices, tuple(((device,),) for device in range(devices)))
 
 
 def block_of(number: int, schedule: Schedule, job: Job, every: list[Recorded]) -> Block:

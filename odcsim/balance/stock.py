@@ -43,8 +43,7 @@ def filled(schedule: Schedule, limit: int) -> Schedule:
 
 
 def _of_lengths(schedule: Schedule, lengths: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Schedule:
-    longer = Schedule(tuple(lengths.tolist()), (), schedule.samples, schedule.loss)
-    return longer.dealt(schedule.flat)
+    return Schedule(tuple(lengths.tolist()), schedule.flat, samples=schedule.samples, loss=schedule.loss)
 
 
 BATCHES = Balancer("batches", batches, "as many samples in each microbatch, as they come", by_cost=False, even=False)

@@ -124,7 +124,7 @@ def _read(plan: Any, dealing: Dealing) -> tuple[str, list[Batch], str]:
         path = os.fspath(plan)
         return path, plan_file.read(path, dealing), _of_file(path)
     if isinstance(plan, ScheduleFile):
-        lines = [asdict(schedule) for schedule in plan.schedules]
+        lines = [schedule.as_json() for schedule in plan.schedules]
         batches = [batch for line in lines for batch in plan_file.of_value(_plain(line), GIVEN, dealing)]
         return GIVEN, batches, _for(plan.header.balancer)
     return GIVEN, plan_file.of_value(_plain(plan.devices if isinstance(plan, Plan) else plan), GIVEN, dealing), ""

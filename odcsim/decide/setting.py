@@ -17,7 +17,7 @@ from odcsim.cost import Cost
 from odcsim.decide import setting_words
 from odcsim.decide.rivals import sooner
 from odcsim.errors import InputError
-from odcsim.flat import Flat
+from odcsim.flat import NOTHING, Flat
 from odcsim.heuristics.balancer import Assigned, Balancer, Work, assigned, heaviest_first
 from odcsim.heuristics.scenarios import scenarios
 from odcsim.profile import TRANSFERS, Profile
@@ -163,7 +163,7 @@ def drawn_of(setting: Setting, ids: NDArray[np.int64]) -> Drawn:
     trace = setting.trace
     lengths = trace.take(ids)
     loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
-    unassigned = Schedule(tuple(lengths.tolist()), (), tuple(ids.tolist()), loss)
+    unassigned = Schedule(tuple(lengths.tolist()), NOTHING, samples=tuple(ids.tolist()), loss=loss)
     starts = None if trace.bundle is None else trace.starts(ids)
     return Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned, starts)
 

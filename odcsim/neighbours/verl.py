@@ -105,7 +105,7 @@ def _packed(shares: list[list[int]], lengths: list[int], weights: list[float], l
     place = {sample: at for at, sample in enumerate(i for share in shares for i in share)}
     turned = ([*(part or [])[::2][::-1], *(part or [])[1::2]] for part in parts)
     devices = tuple(tuple(tuple(place[i] for i in mb) for mb in part) for part in turned)
-    return Schedule(tuple(lengths[i] for i in place), devices)
+    return Schedule.of(tuple(lengths[i] for i in place), devices)
 
 
 VERL = Neighbour(

@@ -57,7 +57,7 @@ def job(parts, sync: str) -> Job:
     numbers = iter(range(len(lengths)))
     devices = tuple(tuple((next(numbers),) for _ in device) for device in parts)
     header = Header("by hand", "nano", "by hand", max(lengths), len(parts), seed=0)
-    made = job_of(ScheduleFile(header, (Schedule(lengths, devices),)), sync=sync)
+    made = job_of(ScheduleFile(header, (Schedule.of(lengths, devices),)), sync=sync)
     layer, none = Polynomial(linear=MILLISECONDS / 1000), Polynomial()
     twice = Polynomial(linear=2 * MILLISECONDS / 1000)
     profile = replace(made.cost.profile, forward=layer, backward=twice, head=none, embed=none)

@@ -1,15 +1,13 @@
 """Devices that are processes which share a GPU: gradients of one process, and emulated compute that takes its seconds.
 They take turns on it, so that no time means anything by itself. On a CPU, processes over shared memory stand in."""
 
-from dataclasses import replace
-
 import jobs
 import numpy as np
 import pytest
 
 from odc_engine.job import job_of
 from odcsim import timeline
-from odcsim.schedule import Header, ScheduleFile
+from odcsim.schedule import Header, Schedule, ScheduleFile
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit(22), pytest.mark.usefixtures("transfers")]
 UNEVEN, ALIKE = (3, 0, 1, 2), (2, 2, 2, 2)  # microbatches of each device
@@ -57,7 +55,7 @@ def queued(counts, waiting, first):
     n = len(schedule.lengths)
     lengths = schedule.lengths + tuple(2 + 7 * i % 12 for i in range(waiting))
     queue = tuple((n + i,) for i in range(waiting))
-    return replace(schedule, lengths=lengths, queue=queue, samples=tuple(range(first, first + len(lengths))))
+    return Schedule.of(lengths, schedule.devices, tuple(range(first, first + len(lengths))), queue=queue)
 
 
 def test_a_shared_queue(on):

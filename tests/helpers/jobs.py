@@ -21,7 +21,7 @@ def minibatch(*counts: int, first: int = 0) -> Schedule:
     lengths = tuple(2 + 7 * (first + i) % 12 for i in range(sum(counts)))
     numbers = iter(range(sum(counts)))
     devices = tuple(tuple((next(numbers),) for _ in range(n)) for n in counts)
-    return Schedule(lengths, devices, tuple(range(first, first + len(lengths))))
+    return Schedule.of(lengths, devices, tuple(range(first, first + len(lengths))))
 
 
 def file_of(*minibatches: tuple[int, ...]) -> ScheduleFile:

@@ -93,9 +93,9 @@ def schedules(draw, devices: int | None = None, longest: int = 5000, *, queued: 
     ids = tuple(range(100, 100 + len(lengths))) if draw(st.booleans()) else ()
     loss = tuple(length // 2 for length in lengths) if draw(st.booleans()) else ()
     if not queued:
-        return Schedule(lengths, draw(assignments(len(lengths), devices)), ids, loss)
+        return Schedule.of(lengths, draw(assignments(len(lengths), devices)), ids, loss)
     *assignment, queue = draw(assignments(len(lengths), devices + 1))
-    return Schedule(lengths, tuple(assignment), ids, loss, queue)
+    return Schedule.of(lengths, tuple(assignment), ids, loss, queue)
 
 
 @st.composite

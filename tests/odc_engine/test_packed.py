@@ -34,7 +34,7 @@ def test_bad_microbatches_are_refused(samples, weights):
     with pytest.raises(InputError):
         pack([torch.tensor(s, dtype=torch.int64) for s in samples], [torch.tensor(w) for w in weights])
     with pytest.raises(InputError):
-        synthetic(Schedule((2,), (((0,),),)), (0,), 9, 0, "tokenmean")
+        synthetic(Schedule.of((2,), (((0,),),)), (0,), 9, 0, "tokenmean")
 
 
 @given(st.lists(st.sampled_from([0, 1, 2, 50]), min_size=1, max_size=9))
@@ -50,9 +50,9 @@ def test_weights_make_means(counts):
 
 
 def test_loss_lies_on_the_response():
-    assert loss_tokens(Schedule((1, 2, 9), ())) == (0, 1, 8)
-    assert loss_tokens(Schedule((1, 2, 9, 9, 9), (), loss=(1, 2, 9, 0, 4))) == (0, 1, 8, 0, 4)
-    schedule = Schedule((6, 1), (((0, 1),),), loss=(2, 1))
+    assert loss_tokens(Schedule.of((1, 2, 9), ())) == (0, 1, 8)
+    assert loss_tokens(Schedule.of((1, 2, 9, 9, 9), (), loss=(1, 2, 9, 0, 4))) == (0, 1, 8, 0, 4)
+    schedule = Schedule.of((6, 1), (((0, 1),),), loss=(2, 1))
     packed = synthetic(schedule, schedule.devices[0][0], 256, seed=3)
     assert packed.weights.tolist() == [0, 0, 0, 0.5, 0.5, 0, 0]
     assert packed.targets.tolist() == [NO_TARGET] * 3 + packed.tokens[4:6].tolist() + [NO_TARGET] * 2
@@ -62,8 +62,8 @@ def test_tokens_follow_the_sample_wherever_it_runs():
     def tokens(schedule, device, m, seed=1):
         return synthetic(schedule, schedule.devices[device][m], 999, seed).tokens
 
-    here = Schedule((5, 3, 4), (((0, 1),), ((2,),)), samples=(70, 80, 90))
-    there = Schedule((4, 5, 3), (((2,), (0,)), ((1,),)), samples=(90, 70, 80))
+    here = Schedule.of((5, 3, 4), (((0, 1),), ((2,),)), samples=(70, 80, 90))
+    there = Schedule.of((4, 5, 3), (((2,), (0,)), ((1,),)), samples=(90, 70, 80))
     assert tokens(here, 0, 0).equal(torch.cat([tokens(there, 1, 0), tokens(there, 0, 0)]))
     assert tokens(here, 1, 0).equal(tokens(there, 0, 1))
     assert not tokens(here, 0, 0).equal(tokens(here, 0, 0, seed=2))
@@ -71,7 +71,7 @@ def test_tokens_follow_the_sample_wherever_it_runs():
 
 
 def test_means_are_what_torch_calls_means():
-    schedule = Schedule((7, 5), (((0, 1),),), loss=(3, 4))
+    schedule = Schedule.of((7, 5), (((0, 1),),), loss=(3, 4))
     model = Decoder(catalog.model("nano"), dtype=torch.float64)
     packed = synthetic(schedule, schedule.devices[0][0], 256, 0)
     each = -model.log_probs(packed)[packed.targets >= 0]

@@ -63,7 +63,7 @@ def spent(how: Cost, found: list[Schedule], kinds: tuple[str, ...] = ("compute",
 
 
 def even(length: int, devices: int) -> Schedule:
-    return Schedule((length,) * devices, tuple(((i,),) for i in range(devices)))
+    return Schedule.of((length,) * devices, tuple(((i,),) for i in range(devices)))
 
 
 @given(st.lists(schedules(3), min_size=1, max_size=3), profiles)
@@ -157,7 +157,7 @@ def test_a_sample_longer_than_any_measured_is_extrapolated(length, longest):
         ({"most_tokens": 16}, 2, True), ({"most_tokens": 15}, 2, False), ({"fewest": 16}, 2, True),
         ({"fewest": 17}, 2, False), ({"timings": MEASURED}, 4, True), ({"timings": MEASURED}, 2, False),
     ):  # fmt: skip
-        two = Schedule((8,) * 2 * devices, tuple(((2 * d, 2 * d + 1),) for d in range(devices)))
+        two = Schedule.of((8,) * 2 * devices, tuple(((2 * d, 2 * d + 1),) for d in range(devices)))
         assert (fidelity(cost(devices, replace(fit, **known)), [two]) == fit.fidelity) == expected
 
 
@@ -283,7 +283,7 @@ def test_compute_is_forward_backward_and_the_microbatch_constant_and_nothing_els
         forward=Polynomial(0.0, 1e-6, 1e-10, 0.03), backward=Polynomial(0.0, 2e-6, 3e-10), head=Polynomial(0.0, 4e-6),
         embed=Polynomial(0.0, 5e-7), microbatch=0.25, overhead=0.5, optimizer=2.0, publish=1.0,
     )  # fmt: skip
-    found, work, how = Schedule((3000, 1000, 2000, 500, 7), (((0, 1),), ((2, 3, 4),))), 0.0, cost(2, profile)
+    found, work, how = Schedule.of((3000, 1000, 2000, 500, 7), (((0, 1),), ((2, 3, 4),))), 0.0, cost(2, profile)
     steps, seconds = table(how, [found])
     for device, lengths in enumerate(((3000, 1000), (2000, 500, 7))):
         tokens, squares = sum(lengths), sum(n * n for n in lengths)

@@ -23,6 +23,7 @@ from odcsim.cluster import Cluster, cluster_of, read_cluster
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors.simulation import Simulation, simulate
+from odcsim.flat import flattened
 from odcsim.profile import DTYPES, FIDELITIES, TIMINGS, Passes, Polynomial, Profile, ProfileBelow, Timing
 from odcsim.recipe import CHOICES, recipe_of
 from odcsim.results import metrics
@@ -35,8 +36,8 @@ FIT = fits.published("r1-distill-qwen-1.5b", "a100")
 MEASURED = replace(FIT, timings=(Timing("push", 2, 1e-5, 1e-10, 1.5), Timing("overhead", 2, 1e-3)), interference=1.2)
 HEADER = Header("lb-mini", "m", "published fit: x", max_tokens=100, devices=2, seed=0)
 TWO = (
-    Schedule((60, 40, 30, 70), (((0, 1),), ((2,), (3,))), (7, 8, 9, 3), (1, 0, 30, 5)),
-    Schedule((10,), (((0,),), ()), (4,), (10,)),
+    Schedule.of((60, 40, 30, 70), (((0, 1),), ((2,), (3,))), (7, 8, 9, 3), (1, 0, 30, 5)),
+    Schedule.of((10,), (((0,),), ()), (4,), (10,)),
 )
 CLUSTER = {
     "devices_per_node": 4, "nics_per_node": 2, "link_gb_s": 300.5, "nic_gbit_s": 400, "one_sided_slowdown": 3,
@@ -327,7 +328,7 @@ def test_any_other_content_has_another_digest(file, data):
     value, first = getattr(file.header, name), file.schedules[0]
     more = {name: not value if isinstance(value, bool) else value + (1 if isinstance(value, int) else "x")}
     changed = (
-        {"lengths": (first.lengths[0] + 1, *first.lengths[1:])}, {"devices": (*first.devices, ())},
+        {"lengths": (first.lengths[0] + 1, *first.lengths[1:])}, {"flat": flattened((*first.devices, ()))},
         {"samples": tuple(i + 1 for i in first.samples) or tuple(range(len(first.lengths)))},
         {"loss": () if first.loss else first.lengths},
     )  # fmt: skip

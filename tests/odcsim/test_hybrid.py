@@ -47,7 +47,7 @@ def on_nodes(setting, per_node: int) -> Cost:
 def even(length: int, devices: int, microbatches: int = 1) -> Schedule:
     count = devices * microbatches
     order = [range(d, count, devices) for d in range(devices)]
-    return Schedule((length,) * count, tuple(tuple((i,) for i in device) for device in order))
+    return Schedule.of((length,) * count, tuple(tuple((i,) for i in device) for device in order))
 
 
 def rows(how: Cost, sync: str, found: Schedule) -> dict[str, float]:
@@ -278,8 +278,8 @@ def test_each_unit_is_brought_in_once_and_its_first_forward_waits_for_it(size, p
 def test_a_queues_entry_waits_for_nothing_that_its_device_has_waited_for(executor):
     """The network is slow: were it waited for again, device 0 would be back in time for an entry."""
     lengths = (60000, 1000, 1000, 1000, 1000, 1000)
-    queued = Schedule(lengths, (((0,),), ((1,),)), queue=((2,), (3,), (4,), (5,)))
-    planned = Schedule(lengths, (((0,),), ((1,), (2,), (3,), (4,), (5,))))
+    queued = Schedule.of(lengths, (((0,),), ((1,),)), queue=((2,), (3,), (4,), (5,)))
+    planned = Schedule.of(lengths, (((0,),), ((1,), (2,), (3,), (4,), (5,))))
     how = bringing("hierarchical", 2, 1, nic_bandwidth=1e9)
     assert span(how, queued, executor) == pytest.approx(span(how, planned, executor), rel=1e-12)
 
@@ -287,7 +287,7 @@ def test_a_queues_entry_waits_for_nothing_that_its_device_has_waited_for(executo
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_on_one_node_and_where_devices_meet_nothing_changes(sync, executor):
-    found = Schedule((9000, 3000) * 8, tuple(((2 * d,), (2 * d + 1,)) for d in range(8)))
+    found = Schedule.of((9000, 3000) * 8, tuple(((2 * d,), (2 * d + 1,)) for d in range(8)))
     one, other = (span(bringing(far, 8, 8, sync), found, executor) for far in ("each", "hierarchical"))
     assert one == other
     two = [bringing(far, 8, 4, sync) for far in ("each", "hierarchical")]
@@ -301,7 +301,7 @@ def test_on_one_node_and_where_devices_meet_nothing_changes(sync, executor):
 def test_it_is_never_slower_than_hybrid_sharding(found, nic):
     """The same bytes between nodes, of which none is waited for any longer. A queue runs alike in both executors."""
     how = bringing("hierarchical", 8, 4, nic_bandwidth=nic, latency=0.0)
-    alike, hybrid = replace(found, queue=()), replace(how, recipe=Recipe(sharding="hybrid"))
+    alike, hybrid = found.dealt(found.flat), replace(how, recipe=Recipe(sharding="hybrid"))
     assert span(how, alike) <= span(hybrid, alike) * (1 + 1e-9)
     one, other = (usage([found], Simulation(how, executor=executor)) for executor in EXECUTORS)
     assert np.allclose(one.makespan, other.makespan, rtol=1e-12)

@@ -52,7 +52,7 @@ class Question:
 
     def used(self, *lengths: tuple[int, ...], cost: Cost | None = None, plan: Assignment = ()) -> Usage:
         """Of minibatches of these lengths."""
-        schedules = [Schedule(each, plan or self.plan) for each in lengths or (self.lengths,)]
+        schedules = [Schedule.of(each, plan or self.plan) for each in lengths or (self.lengths,)]
         return usage(schedules, Simulation(cost or self.cost(), executor="analytic"))
 
 
@@ -97,7 +97,7 @@ def questions(request) -> list[Question]:
 def test_idle_is_a_fraction_and_its_parts_and_compute_are_all_device_time(questions):
     """And intervals hold the point."""
     for asked in questions:
-        cost, schedule = asked.cost(), Schedule(asked.lengths, asked.plan)
+        cost, schedule = asked.cost(), Schedule.of(asked.lengths, asked.plan)
         used, load = asked.used(cost=cost), cost.load([schedule])
         program = cost.program(len(load.tokens))
         seconds = cost.durations(program, load)
@@ -224,7 +224,7 @@ def test_a_fit_passes_into_the_catalogue_below_what_it_was_made_from(name, gpu, 
     # A minibatch takes as long, whether transfers are shown or in the seconds.
     lengths = [(n,) * 8 for n in (1024, 2048, 4096, fewest // 2)]
     plan = tuple(((d,),) for d in range(8))
-    schedules = [Schedule(each, plan) for each in lengths]
+    schedules = [Schedule.of(each, plan) for each in lengths]
     mine, theirs = (
         usage(schedules, Simulation(replace(cost, profile=of), executor="analytic")).makespan
         for of in (cost.profile, replace(guess, optimizer=0.0, publish=0.0))
@@ -234,7 +234,7 @@ def test_a_fit_passes_into_the_catalogue_below_what_it_was_made_from(name, gpu, 
 
 def seconds(cost: Cost, tokens: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """Compute of microbatches that hold so much, one in each minibatch of one device."""
-    blank = cost.load([Schedule((1,), (((0,),),))])
+    blank = cost.load([Schedule.of((1,), (((0,),),))])
     shape = (1, len(tokens), 1)
     holds = (of.astype(float).reshape(shape) for of in (tokens, squares, np.ones(len(tokens))))
     load = replace(blank, **dict(zip(("tokens", "squares", "samples"), holds, strict=True)))

@@ -137,8 +137,8 @@ def test_who_takes_an_entry_runs_it_behind_its_own(plan, drawn):
 
 @pytest.mark.parametrize("queue", [(), ((3,), (2,))])
 def test_a_schedule_by_arrays_is_the_one_by_tuples(queue):
-    plain = Schedule((5, 6, 7, 8), (((0, 1),), ()), (7, 8, 9, 3), (1, 2, 3, 4), queue)
-    unassigned = replace(plain, devices=(), queue=())
+    plain = Schedule.of((5, 6, 7, 8), (((0, 1),), ()), (7, 8, 9, 3), (1, 2, 3, 4), queue)
+    unassigned = replace(plain, flat=NOTHING, waiting=NOTHING)
 
     def made():
         return unassigned.dealt(flattened(plain.devices), flattened((queue,)) if queue else NOTHING)

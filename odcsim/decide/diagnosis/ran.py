@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.flat import flattened
 from odcsim.observed.run import RanMicrobatch, SeenRun
 from odcsim.program import sync_named
 from odcsim.question import MINIBATCHES
@@ -137,4 +136,4 @@ def _schedule(devices: Sequence[Sequence[tuple[int, ...]]], *, meets: bool) -> S
             slots[-1].append(list(range(len(lengths), len(lengths) + len(mb))))
             lengths += mb
         slots[-1] += [[] for _ in range(most - len(device))]
-    return Schedule(tuple(lengths), ()).dealt(flattened(slots))
+    return Schedule.of(lengths, slots)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from odcsim.decide import stock
 from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.errors import InputError
+from odcsim.flat import flattened
 from odcsim.neighbours import verl
 from odcsim.schedule import Schedule
 
@@ -26,12 +27,12 @@ class Dealer:
 
 def in_order(setting: Setting, _: int) -> Updates:
     """Samples as they come, in equal numbers; a microbatch is full when the next does not fit."""
-    return [_dealt(minibatch, _blocks(minibatch, setting, padded=False)) for minibatch in _minibatches(setting)]
+    return [m.dealt(flattened(_blocks(m, setting, padded=False))) for m in _minibatches(setting)]
 
 
 def padded(setting: Setting, _: int) -> Updates:
     """As they come, and every sample of a microbatch as long as its longest."""
-    return [_filled(_dealt(m, _blocks(m, setting, padded=True))) for m in _minibatches(setting)]
+    return [_filled(m.dealt(flattened(_blocks(m, setting, padded=True)))) for m in _minibatches(setting)]
 
 
 def by_rollout(setting: Setting, updates: int) -> Updates:
@@ -79,10 +80,6 @@ def _even(devices: Dealt) -> Dealt:
             half = len(device[at]) // 2
             device[at : at + 1] = [device[at][:half], device[at][half:]] if half else [device[at], []]
     return devices
-
-
-def _dealt(minibatch: Schedule, devices: Dealt) -> Schedule:
-    return replace(minibatch, devices=tuple(tuple(tuple(mb) for mb in device) for device in devices))
 
 
 def _filled(schedule: Schedule) -> Schedule:

@@ -32,6 +32,7 @@ from odc_engine.errors import EngineError, PeerLost
 from odc_engine.runs import launch_threads
 from odc_engine.runs.verify import reference_gradients
 from odcsim import schedule, timeline
+from odcsim.flat import flattened
 from odcsim.profile import Polynomial
 
 BOUND = 1e-5
@@ -227,7 +228,7 @@ def test_a_failing_device_ends_the_others_at_once_with_its_name(where, sync, cap
     whole, named = minibatch((2, 2, 2)), {}
     if where == QUEUED:
         whole = minibatch((1, 0, 1, 4))
-        whole = replace(whole, devices=whole.devices[:-1], queue=whole.devices[-1])
+        whole = whole.dealt(flattened(whole.devices[:-1]), flattened((whole.devices[-1],)))
     job = job_for(whole, sync=sync)
 
     def perform(memory):

@@ -41,7 +41,7 @@ class Diary:
 
 
 def batch():
-    return synthetic(Schedule((7, 4), (((0, 1),),)), (0, 1), 256, 0)
+    return synthetic(Schedule.of((7, 4), (((0, 1),),)), (0, 1), 256, 0)
 
 
 def heard(phases):

@@ -23,6 +23,7 @@ from odc_engine.runs import run
 from odc_engine.runs.verify import BOUND, reference_gradients, relative_errors
 from odcsim import profile, schedule, timeline
 from odcsim.errors import InputError
+from odcsim.flat import flattened
 from odcsim.program import program
 from odcsim.schedule import Schedule
 
@@ -30,7 +31,7 @@ from odcsim.schedule import Schedule
 def queued(*counts: int, queue: int) -> Schedule:
     """One sample in each microbatch: so many of each device, and in the queue."""
     whole = teams.minibatch((*counts, queue))
-    return replace(whole, devices=whole.devices[:-1], queue=whole.devices[-1])
+    return whole.dealt(flattened(whole.devices[:-1]), flattened((whole.devices[-1],)))
 
 
 UNLIKE = (queued(2, 0, 1, queue=7), queued(0, 0, 0, queue=2), queued(1, 1, 1, queue=0), queued(3, 1, 0, queue=1))

@@ -19,6 +19,7 @@ from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.devices.process import ProcessDevice
 from odc_engine.job import Job
 from odc_engine.runs import launch
+from odcsim.flat import flattened
 
 VICTIM = 1
 DEVICES = 3
@@ -177,7 +178,7 @@ def queued_job(timeout: float = 30.0) -> Job:
     """The victim has nothing of its own, and so takes at once."""
     whole = job(timeout=timeout)
     parts = [(s, *s.devices) for s in whole.schedules]
-    schedules = (replace(s, devices=(a[:1], (), c), queue=(*a[1:], *b)) for s, a, b, c in parts)
+    schedules = (s.dealt(flattened((a[:1], (), c)), flattened(((*a[1:], *b),))) for s, a, b, c in parts)
     return replace(whole, schedules=tuple(schedules))
 
 

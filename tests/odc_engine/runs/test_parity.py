@@ -137,7 +137,7 @@ def test_gradients_do_not_depend_on_packing(pools, normalise):
 
 
 def packed_gradients(rank, devices, normalise):
-    schedule = Schedule((9, 3, 14, 2, 6, 11), devices, loss=(4, 3, 7, 1, 0, 11))
+    schedule = Schedule.of((9, 3, 14, 2, 6, 11), devices, loss=(4, 3, 7, 1, 0, 11))
 
     def loss(model, rank, microbatch, _):
         return model(synthetic(schedule, devices[rank][microbatch], 256, 0, normalise))

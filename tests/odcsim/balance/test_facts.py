@@ -59,7 +59,7 @@ def test_a_deal_is_what_the_balancer_says(balancer, work):
     found = assigned(balancer, work)
     assert len(found.devices) == work.devices
     if len(work.tokens) % work.devices == 0:
-        check(Schedule(tuple(work.tokens.tolist()), found.devices, queue=found.queue), LIMIT, balancer.name)
+        check(Schedule.of(tuple(work.tokens.tolist()), found.devices, queue=found.queue), LIMIT, balancer.name)
     assert balancer.free_counts or len({len(device) for device in found.devices}) == 1
     assert balancer.queue or not found.queue
     for fact, other in OTHERWISE.items():

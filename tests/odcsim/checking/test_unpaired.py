@@ -104,7 +104,7 @@ def test_the_status_of_the_command(folder, capsys):
     assert run(*images, "--json") == 1
     found = [(f["kind"], f["severity"], f["minibatches"]) for f in json.loads(capsys.readouterr().out)["findings"]]
     assert found == [("unpaired", "error", 2), ("patched", "note", 2)]
-    one = Schedule((9, 9), (((0,),), ((1,),)), samples=(7, 3))  # rows of ours, of which row 3 alone has images
+    one = Schedule.of((9, 9), (((0,),), ((1,),)), samples=(7, 3))  # rows of ours, of which row 3 alone has images
     write(ScheduleFile(Header("native", "tiny", "", 99, 2), (one,)).sealed(), folder / "p.json")
     assert run(*images) == 1
 

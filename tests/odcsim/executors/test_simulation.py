@@ -19,7 +19,7 @@ from odcsim.results.metrics import Usage
 from odcsim.schedule import Header, Schedule, ScheduleFile
 
 either = st.sampled_from(EXECUTORS)
-EVEN = Schedule((1, 1, 1, 1), tuple(((i,),) for i in range(4)))
+EVEN = Schedule.of((1, 1, 1, 1), tuple(((i,),) for i in range(4)))
 plans = st.booleans().flatmap(lambda queued: st.lists(schedules(4, queued=queued), min_size=1, max_size=6))
 
 
@@ -141,11 +141,11 @@ def refused(simulated: Simulation, found: list[Schedule]) -> None:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_what_cannot_run_is_refused(setting, executor):
-    uneven = Schedule((1, 1, 1, 1), (((0,), (1,)), ((2,),), ((3,),), ()))
+    uneven = Schedule.of((1, 1, 1, 1), (((0,), (1,)), ((2,),), ((3,),), ()))
     for sync in ("collective", "deferred"):
         refused(Simulation(setting.cost, sync, executor), [EVEN, uneven])
         refused(Simulation(setting.cost, sync, executor), list(plan(setting, "pool").schedules))  # would hang
-    refused(Simulation(setting.cost, "on-demand", executor), [Schedule((1,), (((0,),),))])
+    refused(Simulation(setting.cost, "on-demand", executor), [Schedule.of((1,), (((0,),),))])
     refused(Simulation(setting.cost, "on-demand", "dess"), [EVEN])
     refused(Simulation(setting.cost, "on-demand", executor, prefetch="x"), [EVEN])
     with pytest.raises(InputError):
@@ -158,15 +158,15 @@ def test_what_cannot_run_is_refused(setting, executor):
 def test_one_device_may_take_the_whole_queue(setting):
     """More than the program was first made for."""
     lengths = (60_000, 60_000, 60_000, *[10] * 12)
-    found = Schedule(lengths, (((0,),), ((1,),), ((2,),), ()), queue=tuple((i,) for i in range(3, 15)))
+    found = Schedule.of(lengths, (((0,),), ((1,),), ((2,),), ()), queue=tuple((i,) for i in range(3, 15)))
     for executor in EXECUTORS:
         [block] = simulate(a_file([found]), Simulation(setting.cost, "on-demand", executor)).blocks
         assert (block.counts.tolist(), block.program.microbatches) == ([[1, 1, 1, 12]], 12)
         assert (list(block.taken(0, 3)), block.taken(0, 0)) == (list(range(12)), {})
-    found = Schedule((5, 6, 7, 8, 9), (((0,),), ()), queue=((1, 2), (3,), (4,)))
+    found = Schedule.of((5, 6, 7, 8, 9), (((0,),), ()), queue=((1, 2), (3,), (4,)))
     assert (found.uneven, EVEN.uneven) == (True, False)
     assert list(found.contents()) == [(0,), (1, 2), (3,), (4,)]
-    assert found.realised([1, 0, 1]) == Schedule((5, 6, 7, 8, 9), (((0,), (3,)), ((1, 2), (4,))))
+    assert found.realised([1, 0, 1]) == Schedule.of((5, 6, 7, 8, 9), (((0,), (3,)), ((1, 2), (4,))))
     with pytest.raises(ValueError, match="shorter"):
         found.realised([1, 0])
 
@@ -212,7 +212,7 @@ def test_noise_is_in_the_run_alone_and_the_same_for_all_balancers(setting):
     np.testing.assert_allclose(spent[1:], [spent[0]] * 2, rtol=1e-12)
     quiet = usage(plan(setting, "native").schedules, Simulation(setting.cost, "on-demand", "analytic")).compute
     assert not np.allclose(spent[0], quiet, rtol=1e-3)
-    [luck] = noisy.cost.luck([Schedule((1,) * 50_000, ())], [1], 0)
+    [luck] = noisy.cost.luck([Schedule.of((1,) * 50_000, ())], [1], 0)
     assert (luck.mean(), luck.std()) == (pytest.approx(1, abs=0.004), pytest.approx(0.2, abs=0.004))
 
 

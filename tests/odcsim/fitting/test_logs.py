@@ -236,7 +236,7 @@ def test_the_profile_gives_the_seconds_back(name):
     how = Cost(model, fit_log(log, model, "a100").profile, cluster_of(catalog.gpu("a100"), 1))
     steps = program(model.layers, 1, "collective")
     for lengths, seconds in list(zip(log.lengths, log.seconds, strict=True))[:10]:
-        table = how.durations(steps, how.load([Schedule(lengths, ((tuple(range(len(lengths))),),))]))
+        table = how.durations(steps, how.load([Schedule.of(lengths, ((tuple(range(len(lengths))),),))]))
         spent = sum(table[s.duration] for s in steps.steps if s.kind in ("compute", "overhead"))
         assert float(spent.item()) == pytest.approx(seconds, rel=1e-6)
 

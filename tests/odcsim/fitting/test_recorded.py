@@ -56,7 +56,7 @@ def schedule(seed: int, even: bool, devices: int = DEVICES) -> Schedule:
         ends = len(lengths) + np.cumsum([0, *map(len, drawn)])
         found.append(tuple(tuple(range(*of)) for of in pairwise(ends.tolist())))
         lengths += [length for held in drawn for length in held]
-    return Schedule(tuple(lengths), tuple(found))
+    return Schedule.of(tuple(lengths), tuple(found))
 
 
 def file_of(count: int, *, even: bool, devices: int = DEVICES) -> ScheduleFile:

@@ -87,7 +87,7 @@ def test_a_device_waits_for_the_slower_of_two():
 
 def run_of(count: int, **machine) -> tuple[Compute, ...]:
     """What two devices with four equal microbatches each are timed at, in so many minibatches."""
-    schedule = Schedule((100,) * 8, (((0,), (1,), (2,), (3,)), ((4,), (5,), (6,), (7,))))
+    schedule = Schedule.of((100,) * 8, (((0,), (1,), (2,), (3,)), ((4,), (5,), (6,), (7,))))
     file = ScheduleFile(Header("native", TINY.name, "a test", 1000, 2, 0), (schedule,) * count)
     line = simulate(file, Simulation(Cost(TINY, PROFILE, one_node(2, **machine)), "on-demand", seed=3))
     line = replace(line, about=replace(line.about, executor="engine", emulated=False))

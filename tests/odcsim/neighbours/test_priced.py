@@ -97,7 +97,7 @@ def schedule(microbatches, lengths, pads, full, limit):
             sizes[-1] += limit - sum(sizes) if full else 0
             devices[-1].append(tuple(range(len(ran), len(ran) + len(sizes))))
             ran += sizes
-    return Schedule(tuple(ran), tuple(map(tuple, devices)))
+    return Schedule.of(tuple(ran), tuple(map(tuple, devices)))
 
 
 def as_run(trainer, told, devices, share, count):

@@ -32,7 +32,7 @@ def folder(tmp_path):
     (tmp_path / "e").write_text(SECONDS)
     wrote(tmp_path, [[step(0, [ran(0, 1, [5])])]])[0].rename(tmp_path / "f")
     header = schedule.Header("lb-mini", "m", "w", 8, 1)
-    schedule.write(schedule.ScheduleFile(header, (schedule.Schedule((5,), (((0,),),)),)), tmp_path / "g")
+    schedule.write(schedule.ScheduleFile(header, (schedule.Schedule.of((5,), (((0,),),)),)), tmp_path / "g")
     return tmp_path
 
 

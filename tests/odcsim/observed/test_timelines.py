@@ -27,7 +27,7 @@ def recorded(case: Case, run=analytic.run) -> tuple[Timeline, ScheduleFile]:
     for last, counts in zip(ends, case.counts, strict=True):
         spans = zip(last - counts, last, strict=True)
         held = tuple(tuple((i,) for i in range(begin, end)) for begin, end in spans)
-        schedules.append(Schedule((1,) * int(last[-1]), held))
+        schedules.append(Schedule.of((1,) * int(last[-1]), held))
     file = ScheduleFile(Header("native", "a model", "a test", 10, devices), tuple(schedules)).sealed()
     recipe = Recipe(sync=case.program.sync)
     about = About("des", recipe, "native", "a model", file.header.digest, "a test", "none", True, devices, 10)

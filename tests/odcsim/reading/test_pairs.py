@@ -128,7 +128,7 @@ def test_rows_are_those_of_a_schedule_made_by_hand(tmp_path):
     """Two pairs on two devices: a microbatch of both sides each."""
     path = lengths_in(tmp_path / "a.csv", [(900, 100), (500, 500)])
     setting = ask(path, "nano", gpu="h100", devices=2, minibatch=1, minibatches=1, in_order=True)
-    by_hand = Schedule((900, 100, 500, 500), (((0, 1),), ((2, 3),)), (0, 1, 2, 3))
+    by_hand = Schedule.of((900, 100, 500, 500), (((0, 1),), ((2, 3),)), (0, 1, 2, 3))
     file = replace(plan(setting, "lb-micro"), schedules=(by_hand,)).sealed()
     for sync in ("collective", "on-demand"):
         timeline = simulate(file, Simulation(setting.cost, sync, executor="analytic"))

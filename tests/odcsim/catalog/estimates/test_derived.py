@@ -187,7 +187,7 @@ def test_what_follows_what():
 MODEL, GPU, DEVICES = "qwen2.5-1.5b", "a100", 8
 LENGTHS = (300, 2000, 7000, 10_000, 15_000, 17_000, 40_000)
 PLAN = tuple(((2 * d,), (2 * d + 1,)) for d in range(DEVICES))
-SCHEDULES = [Schedule((n, n // 2) * DEVICES, PLAN) for n in LENGTHS]
+SCHEDULES = [Schedule.of((n, n // 2) * DEVICES, PLAN) for n in LENGTHS]
 BUSY = np.array(LENGTHS) >= 2000  # else a node's transfers take longer than what is computed beside them
 JOINED = cost_of(MODEL, GPU, None, DEVICES)
 
@@ -206,9 +206,9 @@ def test_it_is_joined_and_says_so(saved):
     """A saved one is the same; what nobody knows below is extrapolated."""
     half, fewest = JOINED.profile.fewest // 2, 16_384
     assert (JOINED.profile.joined, half) == (True, fewest // 2)
-    short = [Schedule((n, n // 2) * DEVICES, PLAN) for n in (half, half // 2)]
+    short = [Schedule.of((n, n // 2) * DEVICES, PLAN) for n in (half, half // 2)]
     assert (fidelity(JOINED, SCHEDULES), fidelity(JOINED, short)) == ("published fit", "catalogue")
-    assert fidelity(JOINED, [*short, Schedule((half + 1,) * 16, PLAN)]) == "published fit"
+    assert fidelity(JOINED, [*short, Schedule.of((half + 1,) * 16, PLAN)]) == "published fit"
     guess = fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES)
     assert (JOINED.profile.low, JOINED.profile.high) == (min(0.9, guess.low), max(1.1, guess.high))
     assert profile.read(saved) == JOINED.profile
@@ -216,7 +216,7 @@ def test_it_is_joined_and_says_so(saved):
     alone = replace(JOINED, profile=fits.published("r1-distill-qwen-1.5b", GPU))
     fewest = alone.profile.fewest
     for tokens, known in ((fewest, "published fit"), (fewest - 1, "extrapolated")):
-        assert fidelity(alone, [Schedule((fewest, tokens), (((0,),), ((1,),)))]) == known
+        assert fidelity(alone, [Schedule.of((fewest, tokens), (((0,),), ((1,),)))]) == known
 
 
 def test_executors_agree_and_the_interval_stretches_both_parts():
@@ -250,6 +250,6 @@ def test_another_model_has_both_parts_scaled(saved):
 def test_a_pass_without_backward_passes_into_the_catalogue_too():
     guess = replace(JOINED, profile=fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES))
     for length in (300, 2000, 8000):
-        schedules = [Schedule((length,) * DEVICES, tuple(((d,),) for d in range(DEVICES)))]
+        schedules = [Schedule.of((length,) * DEVICES, tuple(((d,),) for d in range(DEVICES)))]
         mine, theirs = (forward(cost, "collective", schedules, 1)[0] for cost in (JOINED, guess))
         assert mine == pytest.approx(theirs, rel=0.15), length

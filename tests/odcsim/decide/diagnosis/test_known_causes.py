@@ -244,7 +244,7 @@ def samples(kind: str, seed: int = 0) -> ScheduleFile:
         drawn = np.clip(rng.lognormal(9.6, 0.8, 12), 1000, 60000).astype(int)
         lengths = np.full(12, 24000) if kind == "even" else drawn
         devices = balance("native", lengths, lengths.astype(float), 4, 60000)
-        schedules.append(Schedule(tuple(lengths.tolist()), devices))
+        schedules.append(Schedule.of(tuple(lengths.tolist()), devices))
     return ScheduleFile(Header("native", MODEL.name, "a test", 60000, 4), tuple(schedules)).sealed()
 
 

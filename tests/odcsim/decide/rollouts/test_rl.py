@@ -15,6 +15,7 @@ from odcsim.decide.rollouts import pilot, whole
 from odcsim.decide.rollouts.deals import DEALERS
 from odcsim.decide.rollouts.pilot import RolloutBatch
 from odcsim.decide.rollouts.whole import Around, WholeStep
+from odcsim.flat import flattened
 from odcsim.schedule import check
 
 DEVICES, UPDATES = 4, 2
@@ -69,7 +70,7 @@ def test_every_deal_is_complete(setting, dealer):
     assert len(schedules) == 6
     lengths = setting.trace.lengths.reshape(3, -1)
     for number, schedule in enumerate(schedules):
-        filled = replace(schedule, devices=tuple(tuple(mb for mb in device if mb) for device in schedule.devices))
+        filled = schedule.dealt(flattened([[mb for mb in device if mb] for device in schedule.devices]))
         check(filled, setting.limit, dealer.name)
         if "collective" in dealer.ways:
             assert not schedule.uneven
