@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odcsim.decide.sweeps.rows import SweepRows
     from odcsim.decide.sweeps.sweeping import sweep
     from odcsim.errors import InputError
-    from odcsim.executors.simulation import Simulation, simulate
+    from odcsim.executors.simulation import simulate
     from odcsim.neighbours.asking import TrainerFlags, flags
     from odcsim.reading import load
     from odcsim.show.pages.report import write_report
@@ -43,7 +43,6 @@ _HOME = {
     "PlanCheck": "checking.asking",
     "RolloutSteps": "decide.rollouts.asking",
     "Setting": "decide.setting",
-    "Simulation": "executors.simulation",
     "SweepRows": "decide.sweeps.rows",
     "Trace": "trace",
     "TrainerFlags": "neighbours.asking",
@@ -73,7 +72,6 @@ __all__ = [
     "PlanCheck",
     "RolloutSteps",
     "Setting",
-    "Simulation",
     "SweepRows",
     "Trace",
     "TrainerFlags",

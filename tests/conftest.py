@@ -16,7 +16,7 @@ from needs import NEEDS
 
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import Setting, plan
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 
 # `make thorough` runs all cases of drawn tests, and draws those of laws anew; else both are the same for everybody.
 THOROUGH, SEED = "THOROUGH" in os.environ, 0
@@ -101,7 +101,7 @@ def schedules(setting):
 
 @pytest.fixture(scope="session")
 def timeline(setting, schedules):
-    return simulate(schedules, Simulation(setting.cost, "on-demand", "analytic"))
+    return simulate(schedules, setting.cost.by(sync="on-demand"))
 
 
 @pytest.fixture(scope="session")

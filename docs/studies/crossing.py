@@ -20,7 +20,7 @@ from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import ask
 from odcsim.decide.break_even import cv, varied
 from odcsim.decide.setting import Setting, plan
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.reading import load
 from odcsim.results.metrics import usage
 from odcsim.schedule import ScheduleFile
@@ -56,7 +56,7 @@ def rows(folder: Path, minibatches: int) -> Iterator[tuple[str, ...]]:
 def side(folder: Path, setting: Setting, sync: str) -> tuple[float, float]:
     """Seconds of the side's best balancer, as des predicts them and as the engine has them."""
     files = [plan(setting, name) for name in SIDES[sync]]
-    predicted = [_seconds(simulate(file, Simulation(setting.cost, sync))) for file in files]
+    predicted = [_seconds(simulate(file, setting.cost.by(sync=sync))) for file in files]
     best = predicted.index(min(predicted))
     return predicted[best], _seconds(engine(folder, files[best], sync))
 

@@ -26,7 +26,7 @@ from odcsim import profile, timeline
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import Setting, plan
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.reading import load
 from odcsim.results.metrics import usage
 from odcsim.schedule import ScheduleFile
@@ -72,7 +72,7 @@ def side(folder: Path, setting: Setting, sync: str, rate: float) -> tuple[float,
 def ahead(folder: Path, file: ScheduleFile, sync: str, rate: float) -> tuple[float, ScheduleFile, Job]:
     # By slots, since a network adds nothing to a sum.
     job = job_of(file, sync=sync, accumulate="slots", emulate=True, profile=str(folder / "profile.json"))
-    return _seconds(simulate(file, Simulation(predicted(job, rate), sync))), file, job
+    return _seconds(simulate(file, predicted(job, rate).by(sync=sync))), file, job
 
 
 def _seconds(ran: timeline.Timeline) -> float:

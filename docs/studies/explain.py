@@ -178,9 +178,7 @@ def timelines() -> str:
     runs = []
     for sync, balancer in (("collective", "lb-micro"), ("on-demand", "lb-mini")):
         schedules = odcsim.plan(question, balancer)
-        runs.append(
-            (f"{sync} + {balancer}", *spans(odcsim.simulate(schedules, odcsim.Simulation(question.cost, sync))))
-        )
+        runs.append((f"{sync} + {balancer}", *spans(odcsim.simulate(schedules, question.cost.by(sync=sync)))))
     longest = max(seconds for _, seconds, _ in runs)
     height = 26 + GPUS * (BAR + GAP) + 34
     parts = [part for n, run in enumerate(runs) for part in lanes(26 + n * height, *run, longest)]

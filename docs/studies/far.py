@@ -21,7 +21,7 @@ from odcsim import profile, timeline
 from odcsim.cost import Cost
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import plan
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.profile import Polynomial, Profile
 from odcsim.results import metrics
 from odcsim.support import tables
@@ -71,7 +71,7 @@ def rows(folder: Path, rate: float, minibatches: int) -> Iterator[tuple[str, ...
         if run.run(file, job, output, quiet=True):
             raise SystemExit("the engine failed")
         ours = metrics.usage(timeline.read(output))
-        theirs = metrics.usage(simulate(file, Simulation(predicted(job, rate))))
+        theirs = metrics.usage(simulate(file, predicted(job, rate)))
         mine, other = (float(usage.makespan.sum()) for usage in (ours, theirs))
         moved = [100 * (parts["gather"] + parts["push"]) for parts in (ours.idle_parts(), theirs.idle_parts())]
         yield name, f"{mine:.2f}", f"{other:.2f}", f"{100 * (other / mine - 1):+.1f} %", *(f"{m:.1f} %" for m in moved)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from odcsim.cost import Cost
-from odcsim.executors.simulation import Simulation, usage
+from odcsim.executors.simulation import usage
 from odcsim.profile import TRANSFERS, Profile
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import Floats
@@ -32,7 +32,7 @@ def _alone(cost: Cost, schedule: Schedule, sync: str) -> tuple[float, float]:
     """One minibatch. All that runs the same samples has the same luck, so that luck says nothing on which is faster."""
     first = zlib.crc32(np.array(schedule.lengths).tobytes()) * DRAWS
     draws = range(first, first + (DRAWS if cost.cluster.swing else 1))
-    every = [usage([schedule], Simulation(cost, sync, seed=seed)) for seed in draws]
+    every = [usage([schedule], cost.by(sync=sync), seed=seed) for seed in draws]
     idle = [1 - one.compute[0] / one.makespan[0] / cost.cluster.gpus for one in every]
     return float(np.median([one.makespan[0] for one in every])), float(np.median(idle))
 

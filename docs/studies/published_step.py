@@ -12,7 +12,7 @@ from odcsim.catalog.estimates import compute
 from odcsim.catalog.estimates.rates import Rates
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
-from odcsim.executors.simulation import Simulation, usage
+from odcsim.executors.simulation import usage
 from odcsim.profile import Polynomial
 from odcsim.program import sync_named
 from odcsim.schedule import Schedule
@@ -46,7 +46,7 @@ def simulated(cell: Cell, rates: Rates, network: Network | None = None) -> float
         for d in range(devices)
     ]
     schedule = Schedule.of((cell.sequence,) * (devices * each), microbatches)
-    return float(usage([schedule], Simulation(cost(cell, rates, network), executor="analytic")).makespan[0])
+    return float(usage([schedule], cost(cell, rates, network)).makespan[0])
 
 
 def closed(cell: Cell, rates: Rates, network: Network | None = None) -> float:

@@ -18,7 +18,7 @@ from odcsim import profile, timeline
 from odcsim.cluster import read_cluster
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import Setting, plan
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.profile import Polynomial, Profile
 from odcsim.results.validation import Validation, validate
 from odcsim.support import tables
@@ -81,7 +81,7 @@ def both(folder: Path, setting: Setting, balancer: str, cluster: str, backend: s
     """Of one balancer's schedules on one machine: predicted by des, and run by the engine."""
     file = plan(setting, balancer)
     cost = replace(setting.cost, cluster=read_cluster(cluster, setting.cost.cluster))
-    predicted = simulate(file, Simulation(cost, "on-demand", seed=file.header.seed))
+    predicted = simulate(file, cost.by(sync="on-demand"), seed=file.header.seed)
     job = job_of(
         file,
         sync="on-demand",

@@ -25,7 +25,6 @@ from odcsim.catalog import fits
 from odcsim.decide.asking import ask
 from odcsim.decide.evaluate import measure
 from odcsim.decide.setting import Setting, plan
-from odcsim.executors.simulation import Simulation
 from odcsim.reading import load
 from odcsim.results import summary
 from odcsim.results.intervals import apart
@@ -190,7 +189,7 @@ def simulated(place: Place, draws: int) -> dict[tuple[str, str], summary.Row]:
     """Every pair on the same minibatches."""
     asked = setting(place, draws)
     plans = {balancer: plan(asked, balancer) for balancer in dict(PAIRS)}
-    found = [measure(plans[balancer], Simulation(asked.cost, sync, "analytic")) for balancer, sync in PAIRS]
+    found = [measure(plans[balancer], asked.cost.by(sync=sync)) for balancer, sync in PAIRS]
     profile = asked.cost.profile
     rows = [summary.row(m, profile.low, profile.high, None) for m in found]
     compared = summary.compared(rows, [m.usage.makespan for m in found], apart(draws))

@@ -25,7 +25,7 @@ from odcsim import catalog
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, cluster_of
 from odcsim.cost import Cost
-from odcsim.executors.simulation import Simulation, usage
+from odcsim.executors.simulation import usage
 from odcsim.recipe import Recipe
 from odcsim.support.files import write_text
 from odcsim.support.progress import progress
@@ -219,7 +219,7 @@ def runs() -> list[Run]:
 
 def seconds(steps: Steps, how: Cost) -> float:
     every = [rules.schedule(step) for step in steps]
-    return float(usage(every, Simulation(how, executor="analytic")).makespan.sum())
+    return float(usage(every, how).makespan.sum())
 
 
 def figures(run: Run, unit: str, draws: int) -> dict[str, Figures]:

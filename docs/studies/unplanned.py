@@ -10,7 +10,7 @@ from pathlib import Path
 
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import Setting, plan
-from odcsim.executors.simulation import Simulation, usage
+from odcsim.executors.simulation import usage
 from odcsim.results.metrics import Usage
 
 DEVICES, MINIBATCH, MINIBATCHES = 64, 8, 5
@@ -45,4 +45,4 @@ def setting(source: str | Path) -> Setting:
 
 def run(asked: Setting, name: str, error: Mapping[str, object]) -> Usage:
     cost = replace(asked.cost, cluster=replace(asked.cost.cluster, **error))
-    return usage(plan(asked, name).schedules, Simulation(cost, "on-demand", "analytic"))
+    return usage(plan(asked, name).schedules, cost.by(sync="on-demand"))

@@ -37,7 +37,7 @@ from odcsim import catalog, timeline
 from odcsim.catalog.estimates.recompute import under
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.fitting import fit, measurements, recorded
 from odcsim.fitting.measurements import Measurements
 from odcsim.profile import Polynomial
@@ -139,7 +139,7 @@ def judged(
     calmed = steady(spans, [way(whole, len(cases), number) for number in range(len(runs))], len(cases))
     idle = np.median([1 - one.compute / one.makespan / stage.devices for one in measured], axis=0)
     calm = replace(cost, cluster=one_machine(stage.devices))
-    kinds = validate(simulate(whole, Simulation(calm, sync)), runs).minibatches
+    kinds = validate(simulate(whole, calm.by(sync=sync)), runs).minibatches
     return [
         Case(
             stage.name,

@@ -39,7 +39,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.sharding import of_schedules
     from odcsim.decide.unmeasured import run_of_schedules, widened_cost
     from odcsim.errors import InputError
-    from odcsim.executors.simulation import Simulation, simulate
+    from odcsim.executors.simulation import simulate
     from odcsim.program import sync_named
     from odcsim.results.metrics import usage
 
@@ -63,10 +63,9 @@ def _run(args: argparse.Namespace) -> None:
     cost, why = of_schedules(cost, file.schedules, header.max_tokens)
     longest = max(int(one.sizes.max()) for one in file.schedules)
     cost = widened_cost(cost, run_of_schedules(cost, file.schedules), longest)
-    how = Simulation(cost, seed=header.seed)
-    result = simulate(file, how)
+    result = simulate(file, cost, seed=header.seed)
     timeline.write(result, args.output)
-    row = of_file(file, how, usage(result))
+    row = of_file(file, cost, usage(result))
     if args.json:
         options.print_json(row.as_json())
     else:

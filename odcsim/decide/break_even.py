@@ -18,7 +18,7 @@ from odcsim.cost import Cost
 from odcsim.decide import room, sharding
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import setting_of
-from odcsim.decide.evaluate import Planner, least_trusted, simulated
+from odcsim.decide.evaluate import Planner, least_trusted
 from odcsim.decide.limit import SIDES
 from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.errors import InputError
@@ -103,15 +103,16 @@ def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = Non
 
 def trusted(setting: Setting) -> str:
     """How far seconds can be trusted where nothing is changed: of the plans of both sides, the least."""
-    sides = [(simulated(setting, side).cost, plans) for side, plans in planned(setting).items()]
+    sides = [(room.under(setting.cost, side), plans) for side, plans in planned(setting).items()]
     return least_trusted(simulation.fidelity(cost, plan) for cost, plans in sides for plan in plans)
 
 
 def _best(setting: Setting, side: str, plans: Sequence[Schedules]) -> float | None:
     """Seconds of the fastest of a side's plans that fit memory."""
-    how, memory = simulated(setting, side), setting.cost.cluster.memory_bytes
-    fitting = [plan for plan in plans if not memory or _needed(setting, how.cost, plan) <= memory]
-    return min((float(simulation.makespans(plan, how).sum()) for plan in fitting), default=None)
+    cost, memory = room.under(setting.cost, side), setting.cost.cluster.memory_bytes
+    fitting = [plan for plan in plans if not memory or _needed(setting, cost, plan) <= memory]
+    every = (simulation.makespans(plan, cost, seed=setting.seed) for plan in fitting)
+    return min((float(spans.sum()) for spans in every), default=None)
 
 
 def _needed(setting: Setting, cost: Cost, plan: Schedules) -> float:

@@ -7,9 +7,9 @@ from typing import Any
 
 from odcsim import balance
 from odcsim.catalog import fits
-from odcsim.decide import answer, answer_words, examples, setting_words, stock
+from odcsim.decide import answer, answer_words, examples, room, setting_words, stock
 from odcsim.decide.ends import FEW, Ends, ends
-from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed, simulated
+from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed
 from odcsim.decide.fixed import fixed
 from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.decide.whole_run import WholeRun
@@ -53,7 +53,7 @@ class Comparison(Glanced, Evaluation):
         pair = balancer, sync
         setting = self.stock[pair].setting if pair in self.stock else self.setting
         file = assign(setting, balancer, [drawn(setting)[minibatch]]).sealed()
-        return simulation.simulate(file, simulated(setting, sync))
+        return simulation.simulate(file, room.under(setting.cost, sync), seed=setting.seed)
 
     def limit(self, row: Row) -> int:
         """Of the row's microbatches, which a trainer's own has for itself."""

@@ -11,7 +11,6 @@ from odcsim.balance import named
 from odcsim.decide.evaluate import Pair
 from odcsim.decide.setting import Setting
 from odcsim.executors import simulation
-from odcsim.executors.simulation import Simulation
 from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
 
@@ -41,6 +40,6 @@ def ends(setting: Setting, plans: Mapping[str, ScheduleFile], ran: Mapping[Pair,
 def _seconds(setting: Setting, file: ScheduleFile, recipe: Recipe, factors: Sequence[float]) -> list[float]:
     """Of the first minibatches together, by each factor."""
     quiet = replace(setting.cost, cluster=replace(setting.cost.cluster, jitter=0.0, swing=0.0), recipe=recipe)
-    how = Simulation(quiet, seed=setting.seed)
     few = 4 if quiet.cluster.shared_links else FEW
-    return [float(spans.sum()) for spans in simulation.stretched(file.schedules[:few], how, factors)]
+    every = simulation.stretched(file.schedules[:few], quiet, factors, seed=setting.seed)
+    return [float(spans.sum()) for spans in every]

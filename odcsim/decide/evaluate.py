@@ -15,11 +15,10 @@ from odcsim import balance
 from odcsim.catalog.estimates import compute
 from odcsim.cost import Cost
 from odcsim.decide import room
-from odcsim.decide.room import RIVAL
 from odcsim.decide.setting import Drawn, Setting, assign, drawn_of
 from odcsim.errors import InputError, misspelled
 from odcsim.executors import simulation
-from odcsim.executors.simulation import GROUP, Simulation
+from odcsim.executors.simulation import GROUP
 from odcsim.results import metrics, summary
 from odcsim.results.intervals import LOOKED_AT, Draws, draws
 from odcsim.results.metrics import Usage
@@ -100,16 +99,15 @@ def evaluate(
     limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
     ids, devices = setting.draw(), setting.cost.workers
     seen: list[_Seen] = []
-    ways = {sync: simulated(setting, sync) for _, sync in every}
+    costs = {sync: room.under(setting.cost, sync) for _, sync in every}
     ran: dict[Pair, list[_Ran]] = {pair: [] for pair in every}
     stride, done = max(1, GROUP // devices), 0
     for first in range(0, len(ids), stride):
         drawn_here = [drawn_of(setting, each) for each in ids[first : first + stride]]  # all at once fill gigabytes
         seen += [_seen(setting, minibatch) for minibatch in drawn_here]
-        here = {sync: replace(way, first=first) for sync, way in ways.items()}
         for some in _together(every, drawn_here, devices):
             plans = {balancer: plan(setting, balancer, drawn_here) for balancer in dict(some)}
-            for pair, found in _run(setting, plans, some, drawn_here, here).items():
+            for pair, found in _run(setting, plans, some, drawn_here, costs, first).items():
                 ran[pair].append(found)
                 done += 1
                 if done % -(-len(ids) // stride) == 0:  # as often in all as there are pairs
@@ -122,9 +120,9 @@ def evaluate(
     rows, usages = [], []
     for (balancer, sync), pieces in ran.items():
         usage = metrics.joined([piece.usage for piece in pieces])
-        measured = Measured(balancer, ways[sync].cost.ran, usage, samples, tokens, setting.cost.cluster.gpus)
+        measured = Measured(balancer, costs[sync].ran, usage, samples, tokens, setting.cost.cluster.gpus)
         most, longest = max(piece.fullest for piece in pieces), setting.trace.longest
-        priced = costed(ways[sync].cost, measured, most, longest, limit, setting.price)
+        priced = costed(costs[sync], measured, most, longest, limit, setting.price)
         told = _told(pieces, usage, devices) | {"made": _made(setting, balancer)}
         rows.append(replace(_used(priced, setting.cost, *work), **told))
         usages.append(usage)
@@ -185,17 +183,21 @@ def _run(
     plans: Mapping[str, ScheduleFile],
     some: Sequence[Pair],
     minibatches: Sequence[Drawn],
-    ways: Mapping[str, Simulation],
+    costs: Mapping[str, Cost],
+    first: int,
 ) -> dict[Pair, _Ran]:
     """Each of the pairs; those of a sync are simulated together."""
     usages: dict[Pair, Usage] = {}
-    for sync, way in ways.items():
+    for sync, cost in costs.items():
         names = [balancer for balancer, other in some if other == sync]
-        found = simulation.usages([plans[name].schedules for name in names], way)
+        found = simulation.usages([plans[name].schedules for name in names], cost, seed=setting.seed, first=first)
         usages |= {(name, sync): usage for name, usage in zip(names, found, strict=True)}
     fully = {balancer: _fully(setting, plan, minibatches) for balancer, plan in plans.items()}
     about = {balancer: _about(setting.cost, plan.schedules) for balancer, plan in plans.items()}
-    return {pair: _Ran(usages[pair], *about[pair[0]], _full(fully[pair[0]], ways[pair[1]])) for pair in some}
+    return {
+        (name, sync): _Ran(usages[name, sync], *about[name], _full(fully[name], costs[sync], setting.seed, first))
+        for name, sync in some
+    }
 
 
 def _told(pieces: Sequence[_Ran], usage: Usage, devices: int) -> dict[str, Any]:
@@ -223,14 +225,9 @@ def _begun(beginnings: dict[str, ScheduleFile], plans: Mapping[str, ScheduleFile
         beginnings[name] = replace(plan, schedules=(*known, *plan.schedules)[:few])
 
 
-def simulated(setting: Setting, sync: str) -> Simulation:
-    """How a sync is run: collectives of nodes exchange as FSDP2's do, which is the rival at its best."""
-    return Simulation(setting.cost, sync, seed=setting.seed, exchange=RIVAL)
-
-
-def of_file(file: ScheduleFile, how: Simulation, usage: Usage) -> Row:
+def of_file(file: ScheduleFile, cost: Cost, usage: Usage) -> Row:
     """The row of a file's schedules, which came to this. What needs other rows or a price is not in it."""
-    cost, schedules = how.cost, file.schedules
+    schedules = file.schedules
     measured = Measured(file.header.balancer, cost.ran, usage, *simulation.carried(schedules), cost.cluster.gpus)
     fullest, microbatches, fidelity = _about(cost, schedules)
     longest = max(int(schedule.sizes.max()) for schedule in schedules)
@@ -273,15 +270,15 @@ def _used(row: Row, cost: Cost, tokens: float, squares: float) -> Row:
     return summary.used(row, *work, cost.cluster.gpus, cost.cluster.peak_flops)
 
 
-def measure(file: ScheduleFile, how: Simulation) -> Measured:
+def measure(file: ScheduleFile, cost: Cost, *, seed: int = 0) -> Measured:
     """One (balancer, sync), measured."""
-    return measured_of(file.header.balancer, file.schedules, how)
+    return measured_of(file.header.balancer, file.schedules, cost, seed=seed)
 
 
-def measured_of(name: str, schedules: Sequence[Schedule], how: Simulation) -> Measured:
+def measured_of(name: str, schedules: Sequence[Schedule], cost: Cost, *, seed: int = 0) -> Measured:
     """Schedules by whoever made them."""
-    usage = simulation.usage(schedules, how)
-    return Measured(name, how.cost.ran, usage, *simulation.carried(schedules), how.cost.cluster.gpus)
+    usage = simulation.usage(schedules, cost, seed=seed)
+    return Measured(name, cost.ran, usage, *simulation.carried(schedules), cost.cluster.gpus)
 
 
 def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -> ScheduleFile:
@@ -292,8 +289,8 @@ def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -
     return assign(replace(setting, cost=setting.cost.by(**FULL)), balancer, minibatches)
 
 
-def _full(file: ScheduleFile, how: Simulation) -> Floats | None:
+def _full(file: ScheduleFile, cost: Cost, seed: int, first: int) -> Floats | None:
     """Makespans under full sharding with the plans for that, where there is a difference."""
-    if how.cost.sharded == "full":
+    if cost.sharded == "full":
         return None
-    return simulation.makespans(file.schedules, replace(how, cost=how.cost.by(**FULL)))
+    return simulation.makespans(file.schedules, cost.by(**FULL), seed=seed, first=first)

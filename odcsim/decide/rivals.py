@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from odcsim.cost import Cost
-from odcsim.executors.simulation import Simulation, makespans
+from odcsim.executors.simulation import makespans
 from odcsim.program import SYNCS, sync_named
 from odcsim.schedule import Schedule
 
@@ -28,7 +28,6 @@ def sooner(cost: Cost, rivals: Mapping[int, Schedule], schedules: Sequence[Sched
     both = [*rivals.values(), *(schedules[n] for n in rivals)]  # in one row: those of like shape are simulated at once
     ahead = np.zeros(len(rivals), dtype=bool)
     for recipe in ways:
-        how = Simulation(replace(calm, recipe=recipe))
-        theirs, ours = makespans(both, how).reshape(2, -1)
+        theirs, ours = makespans(both, replace(calm, recipe=recipe)).reshape(2, -1)
         ahead |= theirs < ours
     return [number for number, is_ahead in zip(rivals, ahead, strict=True) if is_ahead]

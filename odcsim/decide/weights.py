@@ -10,7 +10,6 @@ from odcsim.decide import room
 from odcsim.decide.limit import SIDES
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.executors import simulation
-from odcsim.executors.simulation import Simulation
 from odcsim.neighbours.verl import TOKEN
 
 # The linear and the quadratic part of a sample's weight, in any unit.
@@ -49,5 +48,4 @@ def _weighed(minibatches: list[Drawn], linear: float, quadratic: float) -> list[
 def _seconds(setting: Setting, side: str, minibatches: list[Drawn]) -> float:
     # By the weights alone: to simulate both of sorted-slice's deals would tell it the true seconds.
     plan = assign(setting, standing_for(side)[0], minibatches, exactly=False)
-    how = Simulation(room.under(setting.cost, side))
-    return float(simulation.makespans(plan.schedules, how).sum())
+    return float(simulation.makespans(plan.schedules, room.under(setting.cost, side)).sum())

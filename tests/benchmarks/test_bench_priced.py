@@ -16,9 +16,8 @@ import pytest
 from recorded import run
 
 from odcsim.cli import main
-from odcsim.decide import stock
+from odcsim.decide import room, stock
 from odcsim.decide.asking import ask
-from odcsim.decide.evaluate import simulated
 from odcsim.decide.setting import plan
 from odcsim.executors import simulation
 from odcsim.neighbours import TRAINERS
@@ -95,7 +94,8 @@ def priced(folder, trainer, rule, sync, limit, lengths):
     setting = ask(lengths, "tiny", **asked(folder, trainer, limit))
     own = {(way.rule.balancer, sync): way.setting for way, sync in stock.chosen(setting, TRAINERS[trainer])}[rule, sync]
     full = own.trace.bundles.size // (own.minibatch * 2)
-    return simulation.makespans(plan(replace(own, minibatches=full), rule).schedules, simulated(own, sync))
+    schedules = plan(replace(own, minibatches=full), rule).schedules
+    return simulation.makespans(schedules, room.under(own.cost, sync), seed=own.seed)
 
 
 def test_seconds_of_printed_settings(benchmark, pools, tmp_path):

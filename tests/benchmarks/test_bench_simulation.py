@@ -20,7 +20,7 @@ from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
 from odcsim.executors import analytic, des, taking
-from odcsim.executors.simulation import GROUP, Simulation, usage
+from odcsim.executors.simulation import GROUP, usage
 from odcsim.program import program
 from odcsim.question import Question
 from odcsim.reading import load
@@ -160,7 +160,7 @@ def test_a_queue_levels_what_was_not_planned(benchmark, error):
     fit = replace(asked.cost.profile, overhead=0.0, microbatch=0.0, fewest=0)
     cost = replace(asked.cost, profile=fit, cluster=replace(asked.cost.cluster, latency=0.0))
     asked = replace(asked, cost=cost)
-    how = Simulation(replace(cost, cluster=replace(cost.cluster, **ERRORS[error])), "on-demand", "des")
+    how = replace(cost, cluster=replace(cost.cluster, **ERRORS[error])).by(sync="on-demand")
     idle = {b: usage(plan(asked, b).schedules, how).idle() for b in ("lb-mini", "lb-robust")}
     schedules = plan(asked, "pool").schedules
     idle["pool"] = benchmark.pedantic(lambda: usage(schedules, how), rounds=1).idle()

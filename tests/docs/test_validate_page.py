@@ -135,7 +135,7 @@ def test_a_run_in_another_order_is_put_back_into_the_files():
     file = stages.planned(FIRST, cost, "on-demand")[0]
     places = order(len(file.schedules), len(file.schedules), 3)
     mixed = page.ScheduleFile(file.header, tuple(file.schedules[n] for n in places)).sealed()
-    line, plain = (page.simulate(f, page.Simulation(cost, "on-demand")) for f in (mixed, file))
+    line, plain = (page.simulate(f, cost.by(sync="on-demand")) for f in (mixed, file))
     back = page.restored(line, places, file.header.digest)
     assert (page.usage(back).makespan != page.usage(line).makespan).any()
     assert page.validate(plain, [back]).makespan.worst == 0
@@ -163,7 +163,7 @@ def test_what_was_measured_between_the_runs_takes_the_place_of_the_same_from_bef
 
 
 def ran(cost: Cost, file: page.ScheduleFile, sync: str) -> page.Timeline:
-    line = page.simulate(file, page.Simulation(cost, sync))
+    line = page.simulate(file, cost.by(sync=sync))
     return replace(line, about=replace(line.about, executor="engine", emulated=False))
 
 

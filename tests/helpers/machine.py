@@ -7,7 +7,7 @@ from odcsim import catalog, timeline
 from odcsim.catalog.estimates.recompute import under
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.profile import Passes, Polynomial, Profile, Timing
 from odcsim.recipe import USUAL
 
@@ -51,6 +51,6 @@ def run_on_machine(file, job, output: str, *, quiet: bool) -> int:
         seconds = replace(MACHINE, **{name: faster(terms) for name, terms in TERMS.items()})
     seconds = under(seconds, job.cost.model, job.recipe.recomputes)
     cost = Cost(job.cost.model, seconds, Cluster(devices, devices, 1.0, 1.0, devices), job.recipe)
-    line = simulate(file, Simulation(cost))
+    line = simulate(file, cost)
     timeline.write(replace(line, about=replace(line.about, executor="engine", emulated=job.emulate)), output)
     return 0

@@ -11,7 +11,7 @@ from sources import everything, modules
 OURS = modules(everything())
 
 PUBLIC = {
-    "odcsim": """Advice BreakEven Comparison Diagnosis Fitted InputError PlanCheck RolloutSteps Setting Simulation
+    "odcsim": """Advice BreakEven Comparison Diagnosis Fitted InputError PlanCheck RolloutSteps Setting
         SweepRows Trace TrainerFlags advise ask break_even check compare diagnose fit flags load plan rl simulate sweep
         sweep_max_tokens write_report""",
     "odcsim.balance": "ALL FIELD NAMES POOL Assignment LearnedCosts Plan balance plan pooled runs_with",

@@ -13,7 +13,7 @@ import pytest
 from odcsim import catalog, profile, schedule, timeline
 from odcsim.cli import main
 from odcsim.decide.setting import Setting, cost_of, plan
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.fitting import measurements
 from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer
 from odcsim.profile import Polynomial, Profile, Timing
@@ -73,7 +73,7 @@ def loop(tmp_path_factory):
         file = schedule.write(plan(Setting(trace, cost, 2, minibatches=8), "lb-micro"), folder / f"{name}.jsonl")
         for sync in ("collective", "on-demand"):
             for run in (1, 2):
-                real = simulate(file, Simulation(jittery, sync, "des", seed=run))
+                real = simulate(file, jittery.by(sync=sync), seed=run)
                 timeline.write(real, folder / f"{name}-{sync}-{run}.npz")
     return folder
 

@@ -15,7 +15,7 @@ from odcsim.catalog.fits import estimate
 from odcsim.catalog.rates import rates
 from odcsim.cluster import Cluster, cluster_of
 from odcsim.cost import Cost
-from odcsim.executors.simulation import Simulation, fidelity, usage
+from odcsim.executors.simulation import fidelity, usage
 from odcsim.profile import SHARDED, TIMINGS, Polynomial, Profile, Timing
 from odcsim.profile import TRANSFERS as OF_OTHERS
 from odcsim.program import SYNCS, program
@@ -291,7 +291,7 @@ def test_compute_is_forward_backward_and_the_microbatch_constant_and_nothing_els
         assert seconds[steps.durations.index(("forward", 0)), 0, device] == pytest.approx(forward)
         assert seconds[steps.durations.index(("overhead", 0)), 0, device] == 0.5
         work += how.model.layers * (forward + 2e-6 * tokens + 3e-10 * squares) + (4e-6 + 2 * 5e-7) * tokens + 0.25
-    assert usage([found], Simulation(how, "on-demand")).compute.sum() == pytest.approx(work)
+    assert usage([found], how.by(sync="on-demand")).compute.sum() == pytest.approx(work)
 
 
 # What a profile knows of numbers of devices that it was not measured with

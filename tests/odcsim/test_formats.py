@@ -22,7 +22,7 @@ from odcsim.catalog import fits, gpu
 from odcsim.cluster import Cluster, cluster_of, read_cluster
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.flat import flattened
 from odcsim.profile import DTYPES, FIDELITIES, TIMINGS, Passes, Polynomial, Profile, ProfileBelow, Timing
 from odcsim.recipe import CHOICES, recipe_of
@@ -142,7 +142,7 @@ def test_a_schedule_comes_back(file, folder):
 
 @pytest.mark.parametrize("balancer", ["lb-mini", "pool"])
 def test_a_timeline_comes_back(setting, balancer, folder):
-    line = simulate(plan(setting, balancer), Simulation(setting.cost, "on-demand"))
+    line = simulate(plan(setting, balancer), setting.cost.by(sync="on-demand"))
     timelines.write(line, folder / "t.npz")
     back = timelines.read(folder / "t.npz")
     assert back.about == line.about
@@ -367,7 +367,7 @@ def spoilt(columns: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
 def test_wrong_columns_of_a_timeline_are_refused(formats, written, setting, folder):
     """Takers that there are not, too: such numbers were counted up to."""
     columns, queued = columns_of(written["timeline"]), folder / "queued.npz"
-    timelines.write(simulate(plan(setting, "pool"), Simulation(setting.cost, "on-demand")), queued)
+    timelines.write(simulate(plan(setting, "pool"), setting.cost.by(sync="on-demand")), queued)
     forged = [columns | change for change in spoilt(columns)]
     for taker in (4, 2**31, 2**62, -2):
         forged.append(columns_of(queued))

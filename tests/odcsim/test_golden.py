@@ -15,7 +15,6 @@ import pytest
 from odcsim.decide.asking import ask
 from odcsim.decide.evaluate import measure
 from odcsim.decide.setting import Setting, plan
-from odcsim.executors.simulation import Simulation
 from odcsim.reading import load
 from odcsim.results.metrics import Usage
 from odcsim.trace import Trace
@@ -33,7 +32,7 @@ def papers(trace: Trace = LONGALIGN, *, devices: int = 8, minibatch: int = 4, li
 
 
 def used(setting: Setting, row: tuple[str, str]) -> Usage:
-    return measure(plan(setting, row[0]), Simulation(setting.cost, row[1], "analytic")).usage
+    return measure(plan(setting, row[0]), setting.cost.by(sync=row[1])).usage
 
 
 def speedup(setting: Setting, row: tuple[str, str]) -> float:

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from executed import EXECUTORS, by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import BETWEEN, PREFETCHES, SYNCS, TRANSFERS, schedules
@@ -19,7 +20,7 @@ from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
-from odcsim.executors.simulation import EXECUTORS, Simulation, simulate, usage
+from odcsim.executors.simulation import simulate, usage
 from odcsim.profile import Timing
 from odcsim.program import EVERY, NODES, ROOT, program, sync_named
 from odcsim.recipe import Recipe
@@ -59,7 +60,8 @@ def rows(how: Cost, sync: str, found: Schedule) -> dict[str, float]:
 
 def span(how: Cost, found: Schedule | None = None, executor: str = "analytic") -> float:
     schedule = found or even(8000, how.cluster.gpus, 2)
-    return float(usage([schedule], Simulation(how, executor=executor)).makespan[0])
+    with by(executor):
+        return float(usage([schedule], how).makespan[0])
 
 
 # Hybrid sharding, with an exchange at the end
@@ -69,8 +71,9 @@ def span(how: Cost, found: Schedule | None = None, executor: str = "analytic") -
 @given(found=schedules(4), per_node=st.integers(4, 9), executor=st.sampled_from(EXECUTORS), sync=st.sampled_from(SYNCS))
 def test_on_one_node_hybrid_is_full_to_the_last_bit(setting, found, per_node, executor, sync):
     found = found if sync_named(sync).uneven else even(found.lengths[0], 4, 2)
-    hows = [Simulation(on_nodes(setting, per_node), sync, executor, sharding=s) for s in ("full", "hybrid")]
-    full, hybrid = (usage([found], how) for how in hows)
+    hows = [on_nodes(setting, per_node).by(sync=sync, sharding=s) for s in ("full", "hybrid")]
+    with by(executor):
+        full, hybrid = (usage([found], how) for how in hows)
     assert all(np.array_equal(getattr(full, f.name), getattr(hybrid, f.name)) for f in fields(full))
     file = ScheduleFile(Header("native", "m", "a test", 10**6, 4, 0), (found,)).sealed()
     one, other = (simulate(file, how) for how in hows)
@@ -125,9 +128,10 @@ def test_a_node_with_fewer_cards_takes_as_many_times_as_long_between_nodes_and_n
     """Only des shares cards; there eight pulls through two cards take what a ring takes over both."""
     times = {}
     for nics in (8, 2):
-        how = Simulation(cost(16, 8, nics_per_node=nics), "on-demand", "des")
+        how = cost(16, 8, nics_per_node=nics).by(sync="on-demand")
         file = ScheduleFile(Header("native", MODEL.name, "a test", 10**6, 16, 0), (even(5000, 16, 2),)).sealed()
-        block = simulate(file, how).blocks[0]
+        with by("des"):
+            block = simulate(file, how).blocks[0]
         took = block.had - block.asked
         times[nics] = {block.program.durations[s.duration][0]: took[i, 0, 0] for i, s in enumerate(block.program.steps)}
     for what, factor in [*((t, 1) for t in TRANSFERS), *((b, 4) for b in BETWEEN)]:
@@ -161,7 +165,7 @@ def test_what_is_no_hybrid_sharding_or_another_than_was_predicted_is_refused(set
             cost(*wrong)
     assert cost(12, 8, "full").holders == 12
     hybrid, *others = (
-        simulate(schedules, Simulation(on_nodes(setting, per_node), sharding=sharding))
+        simulate(schedules, on_nodes(setting, per_node).by(sharding=sharding))
         for sharding, per_node in (("hybrid", 2), ("full", 2), ("hybrid", 1))
     )
     for other in others:
@@ -181,7 +185,7 @@ def test_a_row_is_held_against_full_sharding_with_the_plans_for_it(max_tokens):
     assert {row.sharding for row in found.rows} == {"hybrid"}
     for row in found.rows:
         if row.balancer in ("lb-micro", "pool"):
-            seconds = usage(plan(full, row.balancer).schedules, Simulation(full.cost, row.sync)).makespan.sum()
+            seconds = usage(plan(full, row.balancer).schedules, full.cost.by(sync=row.sync)).makespan.sum()
             assert row.over_full == pytest.approx(seconds / row.makespan_seconds)
     assert max(row.over_full for row in found.rows) > 1.5
     if max_tokens == 4000:
@@ -303,7 +307,11 @@ def test_it_is_never_slower_than_hybrid_sharding(found, nic):
     how = bringing("hierarchical", 8, 4, nic_bandwidth=nic, latency=0.0)
     alike, hybrid = found.dealt(found.flat), replace(how, recipe=Recipe(sharding="hybrid"))
     assert span(how, alike) <= span(hybrid, alike) * (1 + 1e-9)
-    one, other = (usage([found], Simulation(how, executor=executor)) for executor in EXECUTORS)
+    found_by = {}
+    for executor in EXECUTORS:
+        with by(executor):
+            found_by[executor] = usage([found], how)
+    one, other = found_by.values()
     assert np.allclose(one.makespan, other.makespan, rtol=1e-12)
     assert np.allclose(one.gather, other.gather, rtol=1e-9)
 
@@ -346,7 +354,7 @@ def asked():
 def test_nothing_is_slower_that_waits_for_less(asked, sync):
     """Collectives are faster where transfers show; on-demand has two streams anyway."""
     found = plan(asked, "lb-micro").schedules
-    hows = [Simulation(asked.cost.by(**choices), sync) for choices in ({}, *STRONGER)]
+    hows = [asked.cost.by(**choices).by(sync=sync) for choices in ({}, *STRONGER)]
     usual, *stronger = (usage(found, how).makespan for how in hows)
     assert all((spans <= usual * (1 + 1e-12)).all() for spans in stronger)
     if sync == "collective":

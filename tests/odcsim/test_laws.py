@@ -16,7 +16,7 @@ from odcsim.cost import Cost
 from odcsim.decide.evaluate import costed, measured_of
 from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
-from odcsim.executors.simulation import Simulation, usage
+from odcsim.executors.simulation import usage
 from odcsim.flat import Assignment
 from odcsim.profile import Profile
 from odcsim.program import SYNCS
@@ -53,7 +53,7 @@ class Question:
     def used(self, *lengths: tuple[int, ...], cost: Cost | None = None, plan: Assignment = ()) -> Usage:
         """Of minibatches of these lengths."""
         schedules = [Schedule.of(each, plan or self.plan) for each in lengths or (self.lengths,)]
-        return usage(schedules, Simulation(cost or self.cost(), executor="analytic"))
+        return usage(schedules, cost or self.cost())
 
 
 def drawn(count: int, seed: int = 0) -> Iterator[Question]:
@@ -113,7 +113,7 @@ def test_idle_is_a_fraction_and_its_parts_and_compute_are_all_device_time(questi
         assert parts["other"] == pytest.approx(named, rel=1e-6, abs=EXACT * whole), asked
         assert used.idle() == pytest.approx(1 - computed / whole, abs=EXACT), asked
         assert 0 <= used.idle() < 1, asked
-        how = Simulation(cost, executor="analytic")
+        how = cost
         row = costed(cost, measured_of("fixed", [schedule], how), schedule.fullest, max(asked.lengths), None, 2.0)
         assert row.model_low < row.makespan_seconds < row.model_high, asked
         assert row.gpu_hours_low < row.gpu_hours < row.gpu_hours_high, asked
@@ -226,7 +226,7 @@ def test_a_fit_passes_into_the_catalogue_below_what_it_was_made_from(name, gpu, 
     plan = tuple(((d,),) for d in range(8))
     schedules = [Schedule.of(each, plan) for each in lengths]
     mine, theirs = (
-        usage(schedules, Simulation(replace(cost, profile=of), executor="analytic")).makespan
+        usage(schedules, replace(cost, profile=of)).makespan
         for of in (cost.profile, replace(guess, optimizer=0.0, publish=0.0))
     )
     np.testing.assert_allclose(mine, theirs, rtol=0.05)

@@ -21,7 +21,6 @@ from odcsim.cost import Cost
 from odcsim.decide.asking import ask, read, setting_of
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError, in_python
-from odcsim.executors.simulation import Simulation
 from odcsim.question import FIELDS, TERMS, Question, Values, question_of
 from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, fields_of, flag, flags, recipe_of
 from odcsim.recipe_flags import add_recipe, chosen
@@ -252,12 +251,10 @@ def test_what_cannot_be_chosen_is_refused(setting):
         asked(recomptue=False)
 
 
-def test_a_simulation_is_by_the_costs_recipe_where_nothing_else_is_asked(setting):
+def test_a_cost_is_by_its_recipe_where_nothing_else_is_asked(setting):
     cost = setting.cost.by(sync="deferred", prefetch="none")
-    assert Simulation(cost).recipe == cost.recipe
-    assert Simulation(cost, "collective").recipe == replace(cost.recipe, sync="collective")
-    assert Simulation(cost, prefetch="2").recipe == replace(cost.recipe, prefetch="2")
-    assert replace(Simulation(cost), executor="analytic").sync == "deferred"
+    assert cost.by(sync="collective").recipe == replace(cost.recipe, sync="collective")
+    assert cost.by(prefetch="2").recipe == replace(cost.recipe, prefetch="2")
     hybrid = setting.cost.by(sharding="hybrid")  # on one node it runs as full, and is asked for as hybrid
     assert (hybrid.ran.sharding, hybrid.recipe.sharding) == ("full", "hybrid")
     model, gpu, without = catalog.model(MODEL), catalog.gpu("a100"), Recipe(recompute="none")
@@ -299,13 +296,13 @@ def test_a_new_choice_is_asked_for_carried_and_written_without_another_edit(tmp_
     question = "longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 2 --minibatch 2 --minibatches 2 --toy fancy"
     out = toys.run(
         f"""
-from odcsim import Simulation, ask, simulate, plan, timeline
+from odcsim import ask, simulate, plan, timeline
 from odcsim.cli import main
 main(["balance", *"{question} --balancer lb-mini -o s.jsonl".split()])
 main("simulate s.jsonl --sync collective --gpu a100 --toy fancy -o t.npz".split())
 print(timeline.read("t.npz").about.header()["toy"], timeline.read("t.npz").about.recipe.toy)
 setting = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=2, minibatch=2, minibatches=2, toy="fancy")
-print(Simulation(setting.cost, "collective").recipe.toy, Simulation(setting.cost, toy="plain").recipe.toy)
+print(setting.cost.by(sync="collective").recipe.toy, setting.cost.by(toy="plain").recipe.toy)
 main(["compare", *"{question}".split()])
 main(["compare", *"{question} --json".split()])
 """,

@@ -10,7 +10,6 @@ from odcsim.balance import advised
 from odcsim.decide.advice.ways import Site, Way
 from odcsim.decide.answer import NEAR
 from odcsim.executors import quick, simulation
-from odcsim.executors.simulation import Simulation
 from odcsim.timeline import Floats
 
 FEW = 6  # minibatches to screen by
@@ -89,8 +88,8 @@ def timed(site: Site, way: Way) -> Trial:
     executor that knows that."""
     schedules = site.plan(way, site.minibatches).schedules
     schedules = schedules[:FEW] if way.cost.cluster.eventful else schedules
-    how = Simulation(way.cost, seed=way.setting.seed)
-    return Trial(way, float(simulation.makespans(schedules, how).sum()) / tokens(site, way, len(schedules)))
+    seconds = simulation.makespans(schedules, way.cost, seed=way.setting.seed).sum()
+    return Trial(way, float(seconds) / tokens(site, way, len(schedules)))
 
 
 def finest(site: Site, ways: list[Trial]) -> Way | None:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.cost import Cost
+from odcsim.decide import room
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.evaluate import costed, measured_of, simulated
+from odcsim.decide.evaluate import costed, measured_of
 from odcsim.decide.remedies import remedies
 from odcsim.decide.rollouts.deals import APART, Dealer, Updates, dealers
 from odcsim.decide.setting import Setting
@@ -112,15 +113,15 @@ def steps(
 
 
 def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, updates: int, around: Around) -> WholeStep:
-    count, how = len(schedules) // updates, simulated(setting, way)
-    measured = measured_of(dealer.name, schedules, how)
+    count, cost = len(schedules) // updates, room.under(setting.cost, way)
+    measured = measured_of(dealer.name, schedules, cost, seed=setting.seed)
     fullest, limit = max(schedule.fullest for schedule in schedules), setting.cost.cluster.memory_bytes or None
-    row = costed(how.cost, measured, fullest, setting.trace.longest, limit, setting.price)
-    passes = forward(how.cost, way, schedules, updates)
-    profile, training = how.cost.profile, row.makespan_seconds / count
+    row = costed(cost, measured, fullest, setting.trace.longest, limit, setting.price)
+    passes = forward(cost, way, schedules, updates)
+    profile, training = cost.profile, row.makespan_seconds / count
     memory = row.memory_bytes or 0.0, row.memory_fits, limit
     rate = None if setting.price is None else setting.price * setting.cost.cluster.gpus / 3600
-    seconds = (profile.low, profile.high), rate, fidelity(how.cost, schedules)
+    seconds = (profile.low, profile.high), rate, fidelity(cost, schedules)
     step = WholeStep(dealer.name, way, training, float(passes.mean()), around, *memory, *seconds)
     trained = measured.usage.makespan.reshape(count, updates).sum(axis=1)
     return replace(step, each=tuple((trained * around.trainings + passes * around.lookings).tolist()))

@@ -16,7 +16,6 @@ from odcsim.balance.sorted_slice import lockstep, sorted_slice
 from odcsim.decide.asking import ask
 from odcsim.decide.evaluate import measure
 from odcsim.decide.setting import Setting, assign, cost_of, drawn, plan
-from odcsim.executors.simulation import Simulation
 from odcsim.heuristics.balancer import Work
 from odcsim.recipe import recipe_of
 from odcsim.trace import Trace
@@ -125,7 +124,7 @@ def test_by_the_seconds_that_are_simulated_it_is_never_behind(
     setting = Setting(trace, cost, minibatch, max_tokens=room * trace.longest, minibatches=4)
     files = [plan(setting, balancer) for balancer in ("sorted-slice", "lb-micro")]
     for sync, exchange in product(("collective", "deferred"), ("end", "layers")):
-        how = Simulation(cost, sync, "analytic", exchange=exchange)
+        how = cost.by(sync=sync, exchange=exchange)
         ours, theirs = (measure(file, how).usage.makespan for file in files)
         assert (ours <= theirs).all()
 
@@ -136,7 +135,7 @@ def test_an_estimate_that_is_wrong_is_not_believed():
     roughly, exactly = (assign(setting, "sorted-slice", drawn(setting), exactly=it) for it in (False, True))
     changed = [a != b for a, b in zip(roughly.schedules, exactly.schedules, strict=True)]
     assert 0 < sum(changed) < len(changed) / 2
-    how = Simulation(setting.cost, "deferred", "analytic")
+    how = setting.cost.by(sync="deferred")
     assert measure(exactly, how).usage.makespan.sum() < measure(roughly, how).usage.makespan.sum()
 
 

@@ -4,16 +4,18 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from executed import EXECUTORS, by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import PREFETCHES, SYNCS, schedules
 
 from odcsim import profile
+from odcsim.cost import Cost
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import assign, drawn, plan
 from odcsim.errors import InputError
 from odcsim.executors import quick, simulation
-from odcsim.executors.simulation import EXECUTORS, Simulation, makespans, simulate, usage, usages
+from odcsim.executors.simulation import makespans, simulate, usage, usages
 from odcsim.results import metrics
 from odcsim.results.metrics import Usage
 from odcsim.schedule import Header, Schedule, ScheduleFile
@@ -32,6 +34,15 @@ def a_file(found: list[Schedule]) -> ScheduleFile:
     return ScheduleFile(header, tuple(found)).sealed()
 
 
+def by_each(run, *given):
+    """What it comes to by each executor."""
+    found = []
+    for executor in EXECUTORS:
+        with by(executor):
+            found.append(run(*given))
+    return found
+
+
 def on(setting, **cluster):
     """The setting's cost on another cluster."""
     return replace(setting.cost, cluster=replace(setting.cost.cluster, **cluster))
@@ -41,32 +52,31 @@ def on(setting, **cluster):
 @given(found=plans, executor=either, size=st.integers(1, 12))
 def test_usage_and_makespans_alone_are_those_of_the_timeline_to_the_last_bit(setting, found, executor, size):
     """However the minibatches are cut into pieces."""
-    how = Simulation(setting.cost, "on-demand", executor)
-    whole = metrics.usage(simulate(a_file(found), how))
-    with pytest.MonkeyPatch.context() as patch:
+    cost = setting.cost.by(sync="on-demand")
+    with by(executor), pytest.MonkeyPatch.context() as patch:
+        whole = metrics.usage(simulate(a_file(found), cost))
         for group in (simulation.GROUP, size):
             patch.setattr(simulation, "GROUP", group)
-            assert same(whole, usage(found, how))
-            assert np.array_equal(makespans(found, how), whole.makespan)
+            assert same(whole, usage(found, cost))
+            assert np.array_equal(makespans(found, cost), whole.makespan)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, executor):
+@pytest.mark.parametrize("jitter", [0.0, 0.05])
+def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, jitter):
     """To the last bit, queues, luck and jitter too, which hang on a minibatch's number. So is compute that is stretched
     by several factors at once."""
-    cost = on(setting, sample_noise=0.1, slow=((1, 1.3),), jitter=0.05 if executor == "des" else 0.0)
-    how = Simulation(cost, "on-demand", executor, seed=3)
+    cost = on(setting, sample_noise=0.1, slow=((1, 1.3),), jitter=jitter).by(sync="on-demand")
     found = [plan(setting, name).schedules for name in ("native", "lb-mini", "pool", "lb-micro")]
-    together = usages(found, how)
-    assert all(same(one, usage(alone, how)) for one, alone in zip(together, found, strict=True))
+    together = usages(found, cost, seed=3)
+    assert all(same(one, usage(alone, cost, seed=3)) for one, alone in zip(together, found, strict=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "GROUP", 12)
-        assert all(map(same, together, usages(found, how)))
+        assert all(map(same, together, usages(found, cost, seed=3)))
     factors = (0.7, 1.0, 1.4)
     for some in found[1:3]:
-        for factor, spans in zip(factors, simulation.stretched(some, how, factors), strict=True):
+        for factor, spans in zip(factors, simulation.stretched(some, cost, factors, seed=3), strict=True):
             longer = replace(cost, profile=profile.stretched(cost.profile, factor))
-            assert np.array_equal(spans, makespans(some, replace(how, cost=longer)))
+            assert np.array_equal(spans, makespans(some, longer, seed=3))
 
 
 HOWS = [{"prefetch": prefetch} for prefetch in PREFETCHES]
@@ -80,7 +90,7 @@ def test_the_executors_agree_on_real_seconds_between_nodes(setting, sync, nic):
     file = plan(replace(setting, minibatches=2), "lb-micro")
     two = on(setting, devices_per_node=2, nics_per_node=2, nic_bandwidth=nic)
     for choices in HOWS:
-        fast, slow = (simulate(file, Simulation(two, sync, executor, **choices)) for executor in EXECUTORS)
+        fast, slow = by_each(simulate, file, two.by(sync=sync, **choices))
         for one, other in zip(fast.blocks, slow.blocks, strict=True):
             assert np.array_equal(one.asked, other.asked), choices
             assert np.array_equal(one.had, other.had), choices
@@ -91,7 +101,7 @@ def test_the_executors_agree_on_real_seconds_between_nodes(setting, sync, nic):
 
 @given(found=st.lists(schedules(4), min_size=2, max_size=6))
 def test_minibatches_come_back_in_their_order_with_what_they_carried(setting, found):
-    how = Simulation(setting.cost, "on-demand", "analytic")
+    how = setting.cost.by(sync="on-demand")
     line = simulate(a_file(found), how)
     assert line.samples.tolist() == [len(s.lengths) for s in found]
     assert line.tokens.tolist() == [sum(s.lengths) for s in found]
@@ -108,7 +118,7 @@ def test_minibatches_come_back_in_their_order_with_what_they_carried(setting, fo
 
 def test_jitter_of_a_minibatch_depends_on_its_number_and_the_seed_alone(setting, schedules):
     def jittered(found, seed=1):
-        return usage(found, Simulation(on(setting, jitter=0.2), "on-demand", seed=seed))
+        return usage(found, on(setting, jitter=0.2).by(sync="on-demand"), seed=seed)
 
     every = schedules.schedules
     whole = jittered(every)
@@ -126,30 +136,28 @@ def test_jitter_of_a_minibatch_depends_on_its_number_and_the_seed_alone(setting,
     [({}, "analytic"), ({"sample_noise": 0.1, "slow": ((1, 1.3),)}, "analytic"), ({"jitter": 0.1}, "des"),
      ({"swing": 0.1}, "des"), ({"devices_per_node": 2, "nics_per_node": 1}, "des")],
 )  # fmt: skip
-def test_the_scan_runs_wherever_it_knows_the_answer_and_refuses_elsewhere(setting, cluster, executor):
-    cost = on(setting, **cluster)
-    assert Simulation(cost).executor == executor
-    if executor == "des":
-        refused(Simulation(cost, "on-demand", "analytic"), [EVEN])
+def test_the_scan_runs_wherever_it_knows_the_answer_and_events_elsewhere(setting, cluster, executor):
+    line = simulate(a_file([EVEN]), on(setting, **cluster).by(sync="on-demand"))
+    assert line.about.executor == executor
 
 
-def refused(simulated: Simulation, found: list[Schedule]) -> None:
-    for call in (lambda: simulate(a_file(found), simulated), lambda: usage(found, simulated)):
+def refused(cost: Cost, found: list[Schedule]) -> None:
+    for call in (lambda: simulate(a_file(found), cost), lambda: usage(found, cost)):
         with pytest.raises(InputError):
             call()
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_what_cannot_run_is_refused(setting, executor):
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+def test_what_cannot_run_is_refused(setting, jitter):
     uneven = Schedule.of((1, 1, 1, 1), (((0,), (1,)), ((2,),), ((3,),), ()))
+    cost = on(setting, jitter=jitter)
     for sync in ("collective", "deferred"):
-        refused(Simulation(setting.cost, sync, executor), [EVEN, uneven])
-        refused(Simulation(setting.cost, sync, executor), list(plan(setting, "pool").schedules))  # would hang
-    refused(Simulation(setting.cost, "on-demand", executor), [Schedule.of((1,), (((0,),),))])
-    refused(Simulation(setting.cost, "on-demand", "dess"), [EVEN])
-    refused(Simulation(setting.cost, "on-demand", executor, prefetch="x"), [EVEN])
+        refused(cost.by(sync=sync), [EVEN, uneven])
+        refused(cost.by(sync=sync), list(plan(setting, "pool").schedules))  # would hang
+    refused(cost.by(sync="on-demand"), [Schedule.of((1,), (((0,),),))])
+    refused(cost.by(sync="on-demand", prefetch="x"), [EVEN])
     with pytest.raises(InputError):
-        Simulation(setting.cost, "on-demnd")
+        cost.by(sync="on-demnd")
 
 
 # Queues
@@ -159,8 +167,8 @@ def test_one_device_may_take_the_whole_queue(setting):
     """More than the program was first made for."""
     lengths = (60_000, 60_000, 60_000, *[10] * 12)
     found = Schedule.of(lengths, (((0,),), ((1,),), ((2,),), ()), queue=tuple((i,) for i in range(3, 15)))
-    for executor in EXECUTORS:
-        [block] = simulate(a_file([found]), Simulation(setting.cost, "on-demand", executor)).blocks
+    for line in by_each(simulate, a_file([found]), setting.cost.by(sync="on-demand")):
+        [block] = line.blocks
         assert (block.counts.tolist(), block.program.microbatches) == ([[1, 1, 1, 12]], 12)
         assert (list(block.taken(0, 3)), block.taken(0, 0)) == (list(range(12)), {})
     found = Schedule.of((5, 6, 7, 8, 9), (((0,),), ()), queue=((1, 2), (3,), (4,)))
@@ -175,7 +183,7 @@ def test_one_device_may_take_the_whole_queue(setting):
 @given(found=st.lists(schedules(4, queued=True), min_size=1, max_size=4), noise=st.sampled_from([0.0, 0.1]))
 def test_both_executors_give_the_timeline_of_the_realised_schedules(setting, found, noise):
     cost = on(setting, sample_noise=noise, slow=((1, 1.5),))
-    lines = [simulate(a_file(found), Simulation(cost, "on-demand", executor)) for executor in EXECUTORS]
+    lines = by_each(simulate, a_file(found), cost.by(sync="on-demand"))
     realised = list(found)
     for line in lines:
         for block in line.blocks:
@@ -186,7 +194,7 @@ def test_both_executors_give_the_timeline_of_the_realised_schedules(setting, fou
                     taken = {e: d for d in range(4) for e in block.taken(place, d).values()}
                     assert [taken[e] for e in sorted(taken)] == takers[takers >= 0].tolist()
                 assert tuple(block.counts[place]) == realised[number].microbatches
-    plain = simulate(a_file(realised), Simulation(cost, "on-demand", "analytic"))
+    plain = simulate(a_file(realised), cost.by(sync="on-demand"))
     for number in range(len(found)):
         (a, i), *others = (line.block_of(number) for line in (plain, *lines))
         for b, j in others:
@@ -205,12 +213,13 @@ def test_noise_is_in_the_run_alone_and_the_same_for_all_balancers(setting):
     spent = []
     for balancer in ("lb-mini", "native", "pool"):
         file = plan(noisy, balancer)
-        spent.append(usage(file.schedules, Simulation(noisy.cost, "on-demand", "analytic")).compute)
+        spent.append(usage(file.schedules, noisy.cost.by(sync="on-demand")).compute)
         for executor, seed in (("des", 0), ("analytic", 1)):
-            other = usage(file.schedules, Simulation(noisy.cost, "on-demand", executor, seed=seed)).compute
+            with by(executor):
+                other = usage(file.schedules, noisy.cost.by(sync="on-demand"), seed=seed).compute
             assert np.allclose(other, spent[-1], rtol=1e-12) == (seed == 0)
     np.testing.assert_allclose(spent[1:], [spent[0]] * 2, rtol=1e-12)
-    quiet = usage(plan(setting, "native").schedules, Simulation(setting.cost, "on-demand", "analytic")).compute
+    quiet = usage(plan(setting, "native").schedules, setting.cost.by(sync="on-demand")).compute
     assert not np.allclose(spent[0], quiet, rtol=1e-3)
     [luck] = noisy.cost.luck([Schedule.of((1,) * 50_000, ())], [1], 0)
     assert (luck.mean(), luck.std()) == (pytest.approx(1, abs=0.004), pytest.approx(0.2, abs=0.004))
@@ -231,6 +240,6 @@ def test_screening_is_as_near_to_the_scan_as_it_needs(case, sharding):
     asked = {"gpu": gpu, "devices": devices, "minibatch": 4, "max_tokens": limit, "sharding": sharding}
     setting = ask(trace, model, minibatches=6, **asked)
     for balancer, sync in (("sorted-slice", "collective"), ("sorted-slice", "deferred"), ("lb-mini", "on-demand")):
-        how = Simulation(setting.cost, sync, "analytic", exchange="layers")
+        how = setting.cost.by(sync=sync, exchange="layers")
         found = assign(setting, balancer, drawn(setting)).schedules
-        assert quick.seconds(how.cost, found) == pytest.approx(usage(found, how).makespan, rel=0.05)
+        assert quick.seconds(how, found) == pytest.approx(usage(found, how).makespan, rel=0.05)

@@ -14,7 +14,7 @@ from odcsim import catalog
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.executors import analytic, des
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.fitting import recorded
 from odcsim.fitting.fit import examine, fit
 from odcsim.fitting.measurements import Measurements
@@ -69,7 +69,7 @@ EVEN, UNEVEN = file_of(12, even=True), file_of(12, even=False)
 
 def run_of(file: ScheduleFile, profile: Profile, sync: str, *, emulated: bool = False, jitter: float = 0.0) -> Timeline:
     cost = Cost(TINY, profile, one_node(file.header.devices, jitter=jitter))
-    line = simulate(file, Simulation(cost, sync, "des", seed=1))
+    line = simulate(file, cost.by(sync=sync), seed=1)
     return replace(line, about=replace(line.about, executor="engine", emulated=emulated))
 
 

@@ -12,7 +12,7 @@ from odcsim import catalog
 from odcsim.cost import Cost
 from odcsim.executors import analytic, des
 from odcsim.executors.des import _Speed
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.fitting import recorded
 from odcsim.fitting.measurements import Compute
 from odcsim.fitting.spells import Swing, slow, swing
@@ -89,7 +89,7 @@ def run_of(count: int, **machine) -> tuple[Compute, ...]:
     """What two devices with four equal microbatches each are timed at, in so many minibatches."""
     schedule = Schedule.of((100,) * 8, (((0,), (1,), (2,), (3,)), ((4,), (5,), (6,), (7,))))
     file = ScheduleFile(Header("native", TINY.name, "a test", 1000, 2, 0), (schedule,) * count)
-    line = simulate(file, Simulation(Cost(TINY, PROFILE, one_node(2, **machine)), "on-demand", seed=3))
+    line = simulate(file, Cost(TINY, PROFILE, one_node(2, **machine)).by(sync="on-demand"), seed=3)
     line = replace(line, about=replace(line.about, executor="engine", emulated=False))
     return recorded.rows(line, file.schedules, TINY, "float32").compute
 

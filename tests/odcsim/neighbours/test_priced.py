@@ -18,7 +18,6 @@ from odcsim.cli import main
 from odcsim.decide import room
 from odcsim.decide.asking import ask
 from odcsim.executors import simulation
-from odcsim.executors.simulation import Simulation
 from odcsim.heuristics.balancer import Work
 from odcsim.neighbours import TRAINERS, nemo_rl, slime, verl
 from odcsim.schedule import Schedule
@@ -152,7 +151,7 @@ def test_settings_that_are_printed_run_fit_and_cost_as_priced(folder, trainer, q
         assert (row["sync"] == "collective") == after_each or row["made"]["minibatch"] == max(1, row["made"]["each"])
         asked = {"gpu": gpu, "devices": devices, "minibatch": share, "recompute": "full" if again else "none"}
         cost = room.under(ask(LENGTHS, model, **asked, trainer=trainer).cost, row["sync"])
-        spans = simulation.makespans(schedules, Simulation(cost, executor="analytic"))
+        spans = simulation.makespans(schedules, cost)
         assert trained / spans.sum() == pytest.approx(row["tokens_per_second"], rel=0.01)
         needed = room.needed(cost, max(s.fullest for s in schedules), max(LENGTHS)).total
         assert needed == pytest.approx(row["memory_bytes"], rel=0.01)
@@ -168,7 +167,7 @@ def test_an_offer_costs_what_its_settings_do(folder, trainer):
         schedules, _, again, _ = as_run(trainer, flags, devices, 24 // devices, 3)
         asked = {"gpu": "h100", "minibatch": 24 // devices, "recompute": "full" if again else "none"}
         cost = room.under(ask(LENGTHS, "qwen3-0.6b", devices=devices, **asked, trainer=trainer).cost, row["sync"])
-        spans = simulation.makespans(schedules, Simulation(cost, executor="analytic"))
+        spans = simulation.makespans(schedules, cost)
         if trainer == "trl":  # which keeps an epoch's last step
             batches, accumulated, *_ = read(trainer, flags)
             steps = math.ceil(len(batches) / (accumulated * devices))

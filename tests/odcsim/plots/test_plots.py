@@ -24,7 +24,7 @@ from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors import analytic
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.observed.run import Doing, RanStep
 from odcsim.plots import diagnosis, style
 from odcsim.plots.axis import NEAR, axis
@@ -205,7 +205,7 @@ def test_agreement_has_a_dot_for_each_minibatch_and_the_line_of_no_error():
 
 @pytest.fixture(scope="module")
 def both(setting, timeline):
-    return [simulate(plan(setting, "lb-micro"), Simulation(setting.cost, "collective", "analytic")), timeline]
+    return [simulate(plan(setting, "lb-micro"), setting.cost.by(sync="collective")), timeline]
 
 
 def test_bars_of_the_small_picture_are_as_wide_as_their_seconds(both):
@@ -237,7 +237,7 @@ def test_the_small_picture_is_read_aloud_in_the_dark_and_runs_nothing(both, time
     assert "<script>alert(1)</script>" in root.find(f"{SVG}title").text
     assert svg(both, 1) == svg(both, 1)
     setting = ask("longalign", "qwen3-8b", gpu="h100", devices=128, minibatch=4, minibatches=1)
-    text = svg([simulate(plan(setting, "native"), Simulation(setting.cost, "collective", "analytic"))] * 2, 0)
+    text = svg([simulate(plan(setting, "native"), setting.cost.by(sync="collective"))] * 2, 0)
     assert len(text) < 200_000
     assert "16 of 128" in text
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rowfiles import write
 from texts import UNMARKED, tokenizer_in
 
-from odcsim import InputError, Simulation, ask, balance, compare, load, plan, simulate
+from odcsim import InputError, ask, balance, compare, load, plan, simulate
 from odcsim.cli import main
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.stock import worst
@@ -131,7 +131,7 @@ def test_rows_are_those_of_a_schedule_made_by_hand(tmp_path):
     by_hand = Schedule.of((900, 100, 500, 500), (((0, 1),), ((2, 3),)), (0, 1, 2, 3))
     file = replace(plan(setting, "lb-micro"), schedules=(by_hand,)).sealed()
     for sync in ("collective", "on-demand"):
-        timeline = simulate(file, Simulation(setting.cost, sync, executor="analytic"))
+        timeline = simulate(file, setting.cost.by(sync=sync))
         row = compare(setting).row("lb-micro", sync)
         assert row.makespan_seconds == pytest.approx(usage(timeline).makespan.sum(), rel=1e-12)
     assert (setting.trace.longest, setting.trace.fullest) == (900, 1000)

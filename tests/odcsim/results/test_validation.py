@@ -14,7 +14,7 @@ from odcsim import plots
 from odcsim.cluster import Cluster
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.plots.gantt import bars
 from odcsim.program import SYNCS, program
 from odcsim.recipe import CHOICES
@@ -39,7 +39,7 @@ def said(line: Timeline, **changes: object) -> Timeline:
 
 def run_on(setting, cluster: Cluster, sync: str, seed: int = 0) -> Timeline:
     balancer = "lb-mini" if sync == "on-demand" else "lb-micro"
-    return simulate(plan(setting, balancer), Simulation(replace(setting.cost, cluster=cluster), sync, "des", seed=seed))
+    return simulate(plan(setting, balancer), replace(setting.cost, cluster=cluster).by(sync=sync), seed=seed)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_cautions_say_what_the_errors_do_not(timeline, changes, runs, cautions):
 
 @pytest.fixture(scope="module")
 def queued(setting):
-    return simulate(plan(setting, "pool"), Simulation(setting.cost, "on-demand", "des"))
+    return simulate(plan(setting, "pool"), setting.cost.by(sync="on-demand"))
 
 
 def relabelled(line):

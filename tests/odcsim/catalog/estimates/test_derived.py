@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, astuple, replace
 
+import executed
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ from odcsim.decide.rollouts.whole import forward
 from odcsim.decide.setting import cost_of, plan
 from odcsim.errors import InputError
 from odcsim.executors import quick
-from odcsim.executors.simulation import Simulation, fidelity, simulate, stretched, usage
+from odcsim.executors.simulation import fidelity, simulate, stretched, usage
 from odcsim.fitting.logs import Log, fit_log
 from odcsim.profile import Passes, Polynomial, Profile, Timing
 from odcsim.recipe import USUAL, Recipe
@@ -106,7 +107,7 @@ def test_balancers_and_executors_take_the_same_seconds(tmp_path):
     for setting, on in ((usual, True), (kept, False)):
         found = compare(setting)
         assert found.as_json()["inputs"]["recompute"] is setting.cost.profile.recompute is on
-        simulated = simulate(plan(setting, "native"), Simulation(setting.cost, "on-demand", "analytic"))
+        simulated = simulate(plan(setting, "native"), setting.cost.by(sync="on-demand"))
         assert simulated.about.recipe.recomputes is on
         rows.append(found.rows)
     for one, other in zip(*rows, strict=True):
@@ -192,8 +193,8 @@ BUSY = np.array(LENGTHS) >= 2000  # else a node's transfers take longer than wha
 JOINED = cost_of(MODEL, GPU, None, DEVICES)
 
 
-def spent(cost, executor="analytic"):
-    return usage(SCHEDULES, Simulation(cost, executor=executor)).makespan
+def spent(cost):
+    return usage(SCHEDULES, cost).makespan
 
 
 @pytest.fixture
@@ -221,9 +222,10 @@ def test_it_is_joined_and_says_so(saved):
 
 def test_executors_agree_and_the_interval_stretches_both_parts():
     usual = spent(JOINED)
-    np.testing.assert_array_equal(spent(JOINED, "des"), usual)
+    with executed.by("des"):
+        np.testing.assert_array_equal(spent(JOINED), usual)
     np.testing.assert_allclose(quick.seconds(JOINED, SCHEDULES), usual, rtol=0.02)
-    low, high = stretched(SCHEDULES, Simulation(JOINED, executor="analytic"), (0.5, 2.0))
+    low, high = stretched(SCHEDULES, JOINED, (0.5, 2.0))
     assert ((low < usual) & (usual < high)).all()
     np.testing.assert_allclose(high[BUSY], 2 * usual[BUSY], rtol=0.05)
 
@@ -242,7 +244,7 @@ def test_another_model_has_both_parts_scaled(saved):
     twice = replace(small, name="twice", layers=2 * small.layers)
     none = replace(JOINED.profile, head=Polynomial(), below=replace(JOINED.profile.below, head=Polynomial()))
     both = replace(JOINED, profile=none), replace(JOINED, model=twice, profile=scaled(none, small, twice))
-    once, grown = (usage(SCHEDULES, Simulation(cost, executor="analytic")).compute for cost in both)
+    once, grown = (usage(SCHEDULES, cost).compute for cost in both)
     np.testing.assert_allclose(grown, 2 * once, rtol=0.05)  # embeddings and roots stay
     assert cost_of("qwen2.5-3b", None, saved, DEVICES).profile.below != JOINED.profile.below
 

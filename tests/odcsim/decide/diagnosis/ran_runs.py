@@ -6,8 +6,8 @@ import numpy as np
 
 import odcsim
 from odcsim.cost import Cost
+from odcsim.decide import room
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, RankFound, StepPart
-from odcsim.decide.evaluate import simulated
 from odcsim.decide.setting import assign, drawn
 from odcsim.executors import simulation
 from odcsim.fitting.measurements import Transfer
@@ -45,11 +45,11 @@ def transfers(cost: Cost, devices: int):
 
 def run_of(setting, sync="collective", balancer="native", *, rests="lengths", beside=0.0, pads=False):
     """What is seen of a run of this setting. `beside`: seconds of each step that its data loader takes."""
-    way = simulated(setting, sync)
+    cost = room.under(setting.cost, sync)
     schedules = assign(setting, balancer, drawn(setting)).schedules
     bare = assign(setting, "batches", drawn(setting)).schedules if pads else schedules
-    spans = simulation.usage(schedules, way).makespan + beside
-    every = computed(way.cost, schedules)
+    spans = simulation.usage(schedules, cost, seed=setting.seed).makespan + beside
+    every = computed(cost, schedules)
     steps = []
     for number, (ran, own) in enumerate(zip(schedules, bare, strict=True)):
         held = []
@@ -61,8 +61,8 @@ def run_of(setting, sync="collective", balancer="native", *, rests="lengths", be
                 held.append(RanMicrobatch(rank, m, seconds, computed=ran.tokens(full), **known))
         steps.append(RanStep(number, float(spans[number]), tuple(held)))
     devices = setting.cost.cluster.gpus
-    moved = tuple(transfers(way.cost, devices))
-    update = way.cost.transfers(one_sided=False)["optimizer"]
+    moved = tuple(transfers(cost, devices))
+    update = cost.transfers(one_sided=False)["optimizer"]
     ranks = tuple(range(devices))
     return SeenRun(
         "a run", devices, ranks, tuple(steps), sync, setting.cost.model.layers, transfers=moved, updates=(update,) * 3,
@@ -83,7 +83,8 @@ def found_of(run, paces=(), **by_step):
 def truly(setting, balancer, sync, max_tokens=0):
     """Seconds of each step in which another way deals it, on the true cost."""
     at = replace(setting, max_tokens=max_tokens or setting.max_tokens)
-    return simulation.usage(assign(at, balancer, drawn(setting)).schedules, simulated(at, sync)).makespan
+    schedules = assign(at, balancer, drawn(setting)).schedules
+    return simulation.usage(schedules, room.under(at.cost, sync), seed=at.seed).makespan
 
 
 def slowed(setting, rank, pace):

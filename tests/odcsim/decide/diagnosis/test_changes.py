@@ -12,13 +12,14 @@ from ran_runs import ASKED, found_of, run_of, setting_of, slowed, truly
 from scripts import ROOT
 
 from odcsim import InputError, flags, plan
+from odcsim.decide import room
 from odcsim.decide.diagnosis import columns, ran, seconds, tried
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import EFFORTS
 from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.decide.diagnosis.replay import replay
 from odcsim.decide.diagnosis.told import answer, worth
-from odcsim.decide.evaluate import evaluate, simulated
+from odcsim.decide.evaluate import evaluate
 from odcsim.decide.setting import assign, drawn
 from odcsim.executors import simulation
 from odcsim.observed import files, timelines
@@ -199,7 +200,7 @@ def test_fuller_microbatches_take_what_they_really_take_and_a_row_is_what_the_ev
     schedules = assign(setting, "native", drawn(setting)).schedules
     full = [tried._fuller(one, fuller.max_tokens, meets=True) for one in schedules]
     assert fuller.max_tokens > setting.limit
-    true = simulation.usage(full, simulated(setting, "collective")).makespan.sum()
+    true = simulation.usage(full, room.under(setting.cost, "collective"), seed=setting.seed).makespan.sum()
     assert fuller.gain == pytest.approx(took(run) / true, rel=CLOSE)
 
 
@@ -266,7 +267,7 @@ def test_what_mending_promises_is_what_the_run_without_the_cause_took(cause):
 @pytest.mark.parametrize(("balancer", "sync"), [("lb-micro", "deferred"), ("native", "on-demand")])
 def test_a_simulated_timeline_is_promised_what_is_true(balancer, sync, usual):
     file = plan(usual[0], balancer)
-    run = timelines.run_of(simulation.simulate(file, simulated(usual[0], sync)), file)
+    run = timelines.run_of(simulation.simulate(file, room.under(usual[0].cost, sync)), file)
     found = changes(run, broken_down(run), ASKED)
     assert found.ways
     check(run, found, usual[0])

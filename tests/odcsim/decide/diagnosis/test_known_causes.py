@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seen_runs import OWN, Known, drawn, run_of_known
 
-from odcsim import Simulation, catalog, simulate
+from odcsim import catalog, simulate
 from odcsim.balance import balance
 from odcsim.cluster import Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
@@ -250,7 +250,7 @@ def samples(kind: str, seed: int = 0) -> ScheduleFile:
 
 def simulated(sync: str, file: ScheduleFile, cluster: Cluster):
     """What usage says of it, and what is found."""
-    line = simulate(file, Simulation(Cost(MODEL, PROFILE, cluster), sync, "des"))
+    line = simulate(file, Cost(MODEL, PROFILE, cluster).by(sync=sync))
     return usage(line), broken_down(run_of(line, file))
 
 

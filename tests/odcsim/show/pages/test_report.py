@@ -21,7 +21,7 @@ from odcsim.decide.diagnosis.found import PARTS as LOST
 from odcsim.decide.setting import plan
 from odcsim.decide.sweep import sweep_max_tokens
 from odcsim.errors import InputError
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.plots import NAMES
 from odcsim.results import metrics
 from odcsim.results.metrics import PARTS, Usage
@@ -80,7 +80,7 @@ def page(comparison, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def met(setting):
-    return simulate(plan(setting, "lb-micro"), Simulation(setting.cost, "collective", "analytic"))
+    return simulate(plan(setting, "lb-micro"), setting.cost.by(sync="collective"))
 
 
 def test_nothing_is_fetched_and_every_picture_is_there(page):

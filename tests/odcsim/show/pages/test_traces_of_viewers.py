@@ -13,7 +13,7 @@ from odcsim.decide.asking import ask
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors import analytic
-from odcsim.executors.simulation import Simulation, simulate
+from odcsim.executors.simulation import simulate
 from odcsim.fitting.kineto import read_trace
 from odcsim.recipe import Recipe
 from odcsim.results import metrics
@@ -123,7 +123,7 @@ def test_arrows_go_from_what_was_waited_for_to_what_waited(case):
 
 
 def test_a_collective_says_who_was_waited_for(setting):
-    file = simulate(plan(setting, "lb-micro"), Simulation(setting.cost, "collective", "analytic"))
+    file = simulate(plan(setting, "lb-micro"), setting.cost.by(sync="collective"))
     waited = [source["cat"] for name, (_, _, source), _ in arrows(file) if name == "waited for"]
     assert len(waited) > 100
     assert "wait_inside" not in waited
@@ -134,7 +134,7 @@ def run(request):
     """Between two nodes, so that transfers take time."""
     balancer, sync = request.param
     setting = ask("longalign", "qwen3-8b", gpu="h100", devices=16, minibatch=2, minibatches=3)
-    return simulate(plan(setting, balancer), Simulation(setting.cost, sync, "analytic"))
+    return simulate(plan(setting, balancer), setting.cost.by(sync=sync))
 
 
 def computed(timeline, number, device, *kinds):
