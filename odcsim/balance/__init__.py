@@ -15,6 +15,7 @@ from odcsim.errors import InputError, nearest
 from odcsim.flat import Assignment, Microbatches
 from odcsim.heuristics.balancer import Balancer, Work, assigned
 from odcsim.neighbours import TRAINERS
+from odcsim.program import sync_named
 
 if TYPE_CHECKING:
     from odcsim.balance.learned import LearnedCosts
@@ -109,7 +110,7 @@ def own(trainer: str | None) -> tuple[str, ...]:
 
 def runs_with(name: str, sync: str) -> bool:
     """Whether the balancer suits the sync: where counts are free, devices must not meet inside a minibatch."""
-    return not named(name).free_counts or sync == "on-demand"
+    return named(name).suits(sync_named(sync))
 
 
 def standing_for(sync: str) -> tuple[str, ...]:
@@ -117,13 +118,15 @@ def standing_for(sync: str) -> tuple[str, ...]:
 
     The advised one first, where it is among them; the others as they are offered.
     """
-    standing = [b for b in BALANCERS if sync in b.stands_for]
-    return tuple(b.name for b in sorted(standing, key=lambda b: sync not in b.advised_for))
+    facts = sync_named(sync)
+    standing = [b for b in BALANCERS if b.stands_for(facts)]
+    return tuple(b.name for b in sorted(standing, key=lambda b: not b.advised_for(facts)))
 
 
 def advised(sync: str) -> str:
     """The balancer to take under the sync unless another is well ahead."""
-    return next(b.name for b in BALANCERS if sync in b.advised_for)
+    facts = sync_named(sync)
+    return next(b.name for b in BALANCERS if b.advised_for(facts))
 
 
 _HOME = {"LearnedCosts": "learned", "Plan": "library", "plan": "library"}

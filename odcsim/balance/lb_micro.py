@@ -38,5 +38,5 @@ BALANCER = Balancer(
     lb_micro,
     "even totals, as many samples on each device: the published rival",
     published=True,
-    stands_for=("collective",),
+    stands_for=lambda sync: sync.meets and sync.push_every_microbatch,
 )

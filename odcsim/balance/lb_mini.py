@@ -47,5 +47,5 @@ BALANCER = Balancer(
     free_counts=True,
     speeds=True,
     published=True,
-    stands_for=("on-demand",),
+    stands_for=lambda sync: sync.uneven,
 )

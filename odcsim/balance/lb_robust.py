@@ -25,5 +25,5 @@ BALANCER = Balancer(
     "even totals also where costs are off: unless they were measured",
     free_counts=True,
     scenarios=True,
-    advised_for=("on-demand",),
+    advised_for=lambda sync: sync.uneven,
 )

@@ -54,6 +54,6 @@ BALANCER = Balancer(
     sorted_slice,
     "microbatches of like cost meet: the better one for every sync",
     weighs_transfers=True,
-    stands_for=("collective", "deferred"),
-    advised_for=("collective", "deferred"),
+    stands_for=lambda sync: sync.meets,
+    advised_for=lambda sync: sync.meets,
 )

@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from odcsim.balance import ALL, BALANCERS, NAMES, POOL, advised, runs_with, stan
 from odcsim.balance.simple import NATIVE
 from odcsim.errors import InputError
 from odcsim.heuristics.balancer import Balancer, Work, assigned
-from odcsim.program import SYNCS
+from odcsim.program import SYNCS, Sync
 from odcsim.schedule import Schedule, check
 
 LIMIT = 1000
@@ -96,6 +97,7 @@ def test_what_a_balancer_says_of_itself_shows(balancer):
         assert any(SHOWS[fact](partial(assigned, balancer), work) for work in (LONG, SHORT, UNLIKE)), fact
 
 
+STANDS_FOR, ADVISED_FOR = attrgetter("stands_for"), attrgetter("advised_for")
 STANDING = {"collective": ["sorted-slice", "lb-micro"], "deferred": ["sorted-slice"], "on-demand": ["lb-mini"]}
 
 
@@ -109,14 +111,22 @@ def test_lists_of_names_are_made_from_what_balancers_say():
     with pytest.raises(InputError):
         runs_with("lb_mini", "on-demand")
     for balancer in BALANCERS:
-        assert {*balancer.stands_for, *balancer.advised_for} <= set(SYNCS)
         syncs = ["on-demand"] if balancer.free_counts else list(SYNCS)
         assert [sync for sync in SYNCS if runs_with(balancer.name, sync)] == syncs
         assert balancer.help
         assert not set("\n%.;") & set(balancer.help)  # lines are joined by dots, and argparse takes `%` for its own
         assert balancer.function.__doc__
-    # Who stands for a sync runs with it and evens out; the advised one comes first where a quick search tries it.
+    # The advised one comes first where a quick search tries it.
     assert {sync: list(standing_for(sync)) for sync in SYNCS} == STANDING
     assert [advised(sync) for sync in SYNCS] == ["sorted-slice", "sorted-slice", "lb-robust"]
-    found = [(b, sync) for sync in SYNCS for b in BALANCERS if b.name in (*standing_for(sync), advised(sync))]
-    assert all(runs_with(b.name, sync) and b.even and b.name in NAMES for b, sync in found)
+
+
+@pytest.mark.parametrize("meets", [True, False])
+@pytest.mark.parametrize("every", [True, False])
+def test_every_sync_that_can_be_has_balancers_to_take(meets, every):
+    """One is advised, some stand for it, and these run with it, even out, and leave no plan open."""
+    sync = Sync(meets, "gather", "push", push_every_microbatch=every, publishes=not meets)
+    standing, taken = ([b for b in BALANCERS if asked(b)(sync)] for asked in (STANDS_FOR, ADVISED_FOR))
+    assert standing
+    assert len(taken) == 1
+    assert all(b.suits(sync) and b.even and b.name in NAMES for b in (*standing, *taken))
