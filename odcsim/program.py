@@ -26,7 +26,6 @@ from odcsim.support.remembered import remembered
 
 P = ParamSpec("P")
 R = TypeVar("R")
-SYNCS = ("collective", "deferred", "on-demand")
 SHARDINGS = ("full", "hybrid")
 EXCHANGES = ("end", "layers")
 COMPUTE, COMM, GATHER, PUSH, NODES = "compute", "comm", "gather", "push", "nodes"  # lanes
@@ -52,12 +51,18 @@ class Sync:
         return not self.meets
 
 
-_SYNC = {
+SYNC_TABLE = {
     # FSDP2 issues all-gathers and reduce-scatters to one communicator, in order.
     "collective": Sync(True, COMM, COMM, True, False),
     "deferred": Sync(True, COMM, COMM, False, False),
     "on-demand": Sync(False, GATHER, PUSH, True, True),
 }
+SYNCS = tuple(SYNC_TABLE)
+# Those who meet inside a minibatch, and those who do not, each by its usual sync: the first of the table.
+SIDES = MEETING, ONE_SIDED = (
+    next(name for name, sync in SYNC_TABLE.items() if sync.meets),
+    next(name for name, sync in SYNC_TABLE.items() if not sync.meets),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ class Program:
     @property
     def one_sided(self) -> bool:
         """Whether a device's gathers and pushes need nobody else."""
-        return not _SYNC[self.sync].meets
+        return not SYNC_TABLE[self.sync].meets
 
     def leaves_node(self, step: Step) -> bool:
         """Whether a step moves bytes between nodes, where there are several."""
@@ -157,9 +162,9 @@ def _previous_in_lane(program: Program) -> tuple[int, ...]:
 
 
 def sync_named(name: str) -> Sync:
-    if name not in _SYNC:
+    if name not in SYNC_TABLE:
         raise InputError(f"unknown sync '{name}'", fix=nearest(name, list(SYNCS)))
-    return _SYNC[name]
+    return SYNC_TABLE[name]
 
 
 def prefetch_named(name: str) -> Prefetch:

@@ -199,6 +199,11 @@ class Recipe:
         return _on(self.sharded("full"), nodes)
 
     @property
+    def one_sided(self) -> bool:
+        """Whether devices gather and push by themselves, and meet at the ends of minibatches alone."""
+        return not sync_named(self.sync).meets
+
+    @property
     def hierarchical(self) -> bool:
         """Whether a node brings in what is far once, for all its devices."""
         return self.far == "hierarchical"
@@ -269,11 +274,11 @@ USUAL = Recipe()
 @lru_cache(maxsize=256)
 def _on(recipe: Recipe, nodes: int) -> Recipe:
     """Asked for with every transfer of every minibatch."""
-    if not sync_named(recipe.sync).meets and recipe.streams != "one":
+    if recipe.one_sided and recipe.streams != "one":
         return _on(replace(recipe, streams="one"), nodes)  # it has both anyway
     if nodes == 1:
         return replace(recipe, sharding="full", exchange="end", far="each")
-    if sync_named(recipe.sync).meets:
+    if not recipe.one_sided:
         return replace(recipe, far="each", exchange=recipe.exchange if recipe.sharding == "hybrid" else "end")
     return replace(recipe, sharding="hybrid" if recipe.hierarchical else recipe.sharding, exchange="end")
 

@@ -16,6 +16,7 @@ from odcsim.checking import findings, plan_file
 from odcsim.checking.batches import Batch, Dealing, with_images, with_lengths
 from odcsim.checking.findings import ERROR, NOTE, PlanFinding, Rules
 from odcsim.errors import InputError, nearest
+from odcsim.program import MEETING, ONE_SIDED, SYNC_TABLE
 from odcsim.question import LIMIT
 from odcsim.reading import load
 from odcsim.reading.images import images as images_of
@@ -113,7 +114,7 @@ def check(
     if lengths is not None:
         trace = _trace(lengths, {"column": column, "skip_bad": skip_bad}, images)
         batches, size = _with_lengths(batches, where, trace, lengths, images), trace.size
-    under = sync or own or "collective"
+    under = sync or own or MEETING
     found = findings.check(batches, Rules(under, max_tokens, size))
     return PlanCheck(where, under, sync is not None or not own, strict, tuple(batches), tuple(found), trace, max_tokens)
 
@@ -182,4 +183,4 @@ def _of_file(path: str) -> str:
 
 
 def _for(balancer: Any) -> str:
-    return "on-demand" if any(b.name == balancer and b.free_counts for b in BALANCERS) else ""
+    return "" if all(b.suits(SYNC_TABLE[MEETING]) for b in BALANCERS if b.name == balancer) else ONE_SIDED

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from odcsim.checking.batches import Batch
 from odcsim.checking.unpaired import PATCHED, unpaired, way_out
-from odcsim.program import sync_named
+from odcsim.program import MEETING, sync_named
 from odcsim.support.numbers import counted
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -32,7 +32,7 @@ class PlanFinding:
 class Rules:
     """What a plan is held against."""
 
-    under: str = "collective"  # the sync that is to run it
+    under: str = MEETING  # the sync that is to run it
     max_tokens: int = 0
     samples: int = 0  # of the dataset, where known
 

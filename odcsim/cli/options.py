@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from odcsim.decide.words import OF_ROWS
+from odcsim.program import SIDES
 from odcsim.question import (
     BATCH,
     FIELDS,
@@ -127,7 +128,7 @@ def limited(question: Question) -> "Setting":
     if question.max_tokens is not None:
         return setting(question)
     found = setting(question, limited=False)
-    with progress("choosing a token limit", len(limit.SIDES) * len(limit.limits(found))) as advance:
+    with progress("choosing a token limit", len(SIDES) * len(limit.limits(found))) as advance:
         return sharding.limited(found, advance=advance)
 
 

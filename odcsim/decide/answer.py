@@ -71,8 +71,8 @@ def answer(comparison: Comparison) -> Basis:
     all_theirs = own or beside
     ours, theirs = _fitting(all_ours), _fitting(all_theirs)
     best = min(ours, key=slowness)
-    usual = balance.advised("on-demand")
-    best = next((r for r in ours if r.balancer == usual and r.makespan_seconds <= NEAR * best.makespan_seconds), best)
+    usual = [r for r in ours if r.balancer == balance.advised(r.sync)]
+    best = min((r for r in usual if r.makespan_seconds <= NEAR * best.makespan_seconds), key=slowness, default=best)
     rival = min(theirs, key=slowness)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     pays = ahead and (best.speedup_low or 0) > 1
@@ -113,8 +113,8 @@ def _kept_out(chosen: Row, every: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
 
 def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
     """The rows to choose from, with on-demand and without, whatever memory they need."""
-    ours = [r for r in comparison.rows if r.sync == "on-demand"]
-    theirs = [r for r in comparison.rows if r.sync != "on-demand"]
+    ours = [r for r in comparison.rows if r.one_sided]
+    theirs = [r for r in comparison.rows if not r.one_sided]
     if not ours:
         raise InputError("no row with on-demand, which the answer needs", fix="compare lb-mini under on-demand, too")
     return ours, theirs

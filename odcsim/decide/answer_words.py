@@ -268,7 +268,7 @@ def _roomier(setting: Setting) -> str:
 
 def _rivals(comparison: Comparison) -> list[Row]:
     """The rows without on-demand that full sharding would have room for; all where it has for none."""
-    every = [row for row in comparison.rows if row.sync != "on-demand"]
+    every = [row for row in comparison.rows if not row.one_sided]
     limit = comparison.memory_limit or math.inf
     return [r for r in every if (r.memory_bytes or 0.0) - _over_full(comparison, r) <= limit] or every
 

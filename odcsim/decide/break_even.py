@@ -19,10 +19,10 @@ from odcsim.decide import room, sharding
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import setting_of
 from odcsim.decide.evaluate import Planner, least_trusted
-from odcsim.decide.limit import SIDES
 from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.errors import InputError
 from odcsim.executors import simulation
+from odcsim.program import SIDES
 from odcsim.question import Question
 from odcsim.schedule import Schedule
 from odcsim.trace import Trace

@@ -91,7 +91,7 @@ class Comparison(Glanced, Evaluation):
 
     def _glance(self) -> Glance:
         known = columns.PRICED if any(row.dollars is not None for row in self.rows) else columns.FEW
-        answered = any(row.sync == "on-demand" for row in self.rows)
+        answered = any(row.one_sided for row in self.rows)
         rows, told = (answer.told(self, answer.answer(self)), self.sentences()[:2]) if answered else (self.rows, [])
         table = columns.table([self.spent(row) for row in columns.best_first(rows)], known)
         about, detail = setting_words.named(self.setting), setting_words.asked(self.setting, limited=not self.stock)

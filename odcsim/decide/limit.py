@@ -12,13 +12,13 @@ from odcsim.decide import room
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.errors import InputError
 from odcsim.executors import quick
+from odcsim.program import SIDES
 from odcsim.results import capacity
 
 FEW = 4  # minibatches to try a limit on
 MANY = 64  # samples of a device: beyond, fewer minibatches tell as much, and balancers' own estimates are near enough
 EACH = 1.4  # times the limit before it
 SAME = 1.003  # times the best: a smaller limit that is as good leaves memory to spare
-SIDES = ("collective", "on-demand")  # those who meet, and those who do not
 
 
 def chosen(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:

@@ -9,6 +9,7 @@ from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
 from odcsim.decide import room
 from odcsim.decide.setting import Setting
+from odcsim.program import MEETING
 from odcsim.recipe import Recipe
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
@@ -48,7 +49,7 @@ def remedies(setting: Setting) -> list[str]:
 
 
 def _leanest(setting: Setting) -> Cost:
-    return room.under(setting.cost, "collective")
+    return room.under(setting.cost, MEETING)
 
 
 def _given(setting: Setting) -> int:

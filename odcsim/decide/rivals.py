@@ -7,10 +7,10 @@ import numpy as np
 
 from odcsim.cost import Cost
 from odcsim.executors.simulation import makespans
-from odcsim.program import SYNCS, sync_named
+from odcsim.program import SYNC_TABLE
 from odcsim.schedule import Schedule
 
-MEET = tuple(sync for sync in SYNCS if sync_named(sync).meets)
+MEET = tuple(name for name, sync in SYNC_TABLE.items() if sync.meets)
 
 
 def sooner(cost: Cost, rivals: Mapping[int, Schedule], schedules: Sequence[Schedule]) -> list[int]:

@@ -14,10 +14,10 @@ import numpy as np
 from odcsim.cost import Cost
 from odcsim.decide import limit, room, stock
 from odcsim.decide.answer import NEAR
-from odcsim.decide.limit import SIDES
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.neighbours.neighbour import lacking
+from odcsim.program import SIDES
 from odcsim.question import Question
 from odcsim.recipe import BY_RULE
 from odcsim.results import capacity

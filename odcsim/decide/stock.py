@@ -19,6 +19,7 @@ from odcsim.errors import InputError, misspelled
 from odcsim.executors import quick
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED, Neighbour, Rule, lacking
+from odcsim.program import sync_named
 from odcsim.recipe import Recipe
 from odcsim.results import capacity
 from odcsim.trace import Trace
@@ -115,7 +116,7 @@ def ways(setting: Setting, trainer: Neighbour, sync: str, memory: float, limit: 
     top = max(setting.trace.fullest * setting.minibatch, int(2 * room.ENOUGH * setting.device_tokens))
     most = limit or (room.fullest(cost, longest, memory, top) if memory else top)
     for found in _ways(setting, trainer, most, limit):
-        if sync != "deferred" or found.accumulates:
+        if sync_named(sync).push_every_microbatch or found.accumulates:
             yield found
 
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from odcsim.balance import standing_for
 from odcsim.decide import room
-from odcsim.decide.limit import SIDES
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.executors import simulation
 from odcsim.neighbours.verl import TOKEN
+from odcsim.program import SIDES
 
 # The linear and the quadratic part of a sample's weight, in any unit.
 WEIGHTS: Mapping[str, tuple[float, float]] = {

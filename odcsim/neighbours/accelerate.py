@@ -4,7 +4,6 @@ import json
 
 from odcsim.neighbours.neighbour import (
     EACH_BATCH,
-    ENGINE,
     IN_PADDED,
     KEPT,
     LAST,
@@ -20,15 +19,14 @@ from odcsim.neighbours.neighbour import (
 
 
 def settings(row: ChosenRow) -> Settings:
-    apart = row.way == ENGINE
     settings: Settings = {
         **carried(row, "--model_name_or_path", "--num_train_epochs"),
-        "--per_device_train_batch_size": row.minibatch if apart else row.each or 1,
-        "--gradient_accumulation_steps": 1 if apart else row.accumulated,
+        "--per_device_train_batch_size": row.minibatch if row.one_sided else row.each or 1,
+        "--gradient_accumulation_steps": 1 if row.one_sided else row.accumulated,
         "--gradient_checkpointing": row.recompute != "none",
         "--bf16": True,
     }
-    if row.met_each and not apart:
+    if row.met_each:
         settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
     return settings | optimizer("--optim", row)
 

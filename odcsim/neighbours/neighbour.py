@@ -7,9 +7,10 @@ from typing import Any
 from odcsim.errors import InputError
 from odcsim.heuristics.balancer import Deal, Work
 from odcsim.neighbours.rows import Rows
+from odcsim.program import sync_named
 from odcsim.recipe import Recipe
 
-ENGINE = "on-demand"  # what no trainer runs by itself
+ENGINE = "on-demand"  # what odc_engine brings, and no trainer runs by itself
 COLLECTIVE = ("collective",)
 # accelerate's no_sync: gradients leave after the last microbatch; with sync_each_batch they leave after each.
 LAST = ("deferred", "collective")
@@ -94,9 +95,14 @@ class ChosenRow:
         return self.balancer in (IN_ROWS, IN_FULL_ROWS)
 
     @property
+    def one_sided(self) -> bool:
+        return not sync_named(self.way).meets
+
+    @property
     def met_each(self) -> bool:
-        """Whether gradients leave after each of several microbatches."""
-        return self.way == "collective" and self.accumulated > 1
+        """Whether devices meet for the gradients of each of several microbatches."""
+        sync = sync_named(self.way)
+        return sync.meets and sync.push_every_microbatch and self.accumulated > 1
 
 
 @dataclass(frozen=True, slots=True)

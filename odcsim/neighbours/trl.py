@@ -9,7 +9,6 @@ import json
 from odcsim.heuristics.balancer import Deal, Work
 from odcsim.neighbours.neighbour import (
     EACH_BATCH,
-    ENGINE,
     IN_PADDED,
     IN_ROWS,
     KEPT,
@@ -30,18 +29,17 @@ PACKED = "seq_lengths"  # of a dataset that it packed: the lengths in each row
 
 def settings(row: ChosenRow) -> Settings:
     """On demand the mixin takes the samples of a step as they are, and its own `max_tokens` limits a microbatch."""
-    apart = row.way == ENGINE
-    packing = not apart and not row.each
+    packing = not row.one_sided and not row.each
     settings: Settings = {
         **carried(row, "--model_name_or_path", "--num_train_epochs"),
         **({} if row.pairs else {"--packing": packing}),
         "--max_length": row.max_tokens if packing else row.longest or row.max_tokens,
-        "--per_device_train_batch_size": row.minibatch if apart else row.each or 1,
-        "--gradient_accumulation_steps": 1 if apart else row.accumulated,
+        "--per_device_train_batch_size": row.minibatch if row.one_sided else row.each or 1,
+        "--gradient_accumulation_steps": 1 if row.one_sided else row.accumulated,
         "--gradient_checkpointing": row.recompute != "none",
         "--bf16": True,
     }
-    if row.met_each and not apart:
+    if row.met_each:
         settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
     if row.rank:
         settings |= {"--use_peft": None, "--lora_r": row.rank}

@@ -173,7 +173,7 @@ def _runnable(ordered: Sequence[Row]) -> list[Row]:
 
 
 def _speedup_title(ordered: Sequence[Row]) -> str:
-    mine = [r for r in _runnable(ordered) if r.sync == "on-demand"]
+    mine = [r for r in _runnable(ordered) if r.one_sided]
     if not mine or mine[-1].speedup is None:
         return "What does each row gain over collective + lb-micro?"
     best = mine[-1]

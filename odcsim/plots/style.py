@@ -93,7 +93,7 @@ def marker(kind: str) -> dict[str, Any]:
 
 def label(row: Row) -> str:
     name = escape(f"{row.sync} + {row.balancer}")
-    return f"<b>{name}</b>" if row.sync == "on-demand" else name
+    return f"<b>{name}</b>" if row.one_sided else name
 
 
 def by_speed(rows: Sequence[Row]) -> list[Row]:

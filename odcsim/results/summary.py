@@ -88,6 +88,10 @@ class Row:
         return self.recipe.sync
 
     @property
+    def one_sided(self) -> bool:
+        return self.recipe.one_sided
+
+    @property
     def sharding(self) -> str:
         return self.recipe.sharding
 

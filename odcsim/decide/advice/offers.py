@@ -14,6 +14,7 @@ from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
 from odcsim.decide.whole_run import WholeRun
 from odcsim.errors import InputError
+from odcsim.program import MEETING
 from odcsim.results import capacity, columns
 from odcsim.results.summary import Row
 from odcsim.support import tables
@@ -278,7 +279,7 @@ def too_small(site: ways.Site) -> Refused:
             stock.chosen(site.settings[0], trainer)
         except InputError as error:
             return Refused(site.gpu, site.devices, str(error))
-    every = [ways.Way(setting, "collective", "") for setting in site.settings]
+    every = [ways.Way(setting, MEETING, "") for setting in site.settings]
     least = min((room.least(way.cost, site.wish.trace) for way in every), key=lambda memory: memory.total)
     terms = least.terms
     why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, most of it {max(terms, key=terms.__getitem__)}"

@@ -6,7 +6,6 @@ A way that would be behind those few though its devices shared all work evenly i
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from odcsim.balance import advised
 from odcsim.decide.advice.ways import Site, Way
 from odcsim.decide.answer import NEAR
 from odcsim.executors import quick, simulation
@@ -37,7 +36,7 @@ class Finalists:
 def finalists(site: Site) -> Finalists:
     every = site.ways()
     kinds = [(False, False), (False, True), (True, False)]
-    sides = [leading(site, (w for w in every if (w.own, w.on_demand) == kind)) for kind in kinds]
+    sides = [leading(site, (w for w in every if (w.own, w.one_sided) == kind)) for kind in kinds]
     without, with_it, own = (finest(site, [timed(site, way) for way in side]) for side in sides)
     return Finalists(without, with_it, len(every), own)
 
@@ -99,6 +98,6 @@ def finest(site: Site, ways: list[Trial]) -> Way | None:
         return None
     first = min(ways, key=lambda one: one.seconds)
     every = [first, *(timed(site, other) for other in first.way.others())]
-    fastest, usual = min(every, key=lambda one: one.seconds), advised("on-demand")
-    near = (o for o in (*ways, *every) if o.seconds <= NEAR * fastest.seconds)
-    return min(near, key=lambda o: (o.way.cost.sharded != "hybrid", o.way.balancer != usual, o.seconds)).way
+    fastest = min(one.seconds for one in every)
+    near = (o for o in (*ways, *every) if o.seconds <= NEAR * fastest)
+    return min(near, key=lambda o: (o.way.cost.sharded != "hybrid", not o.way.advised, o.seconds)).way

@@ -12,7 +12,7 @@ from odcsim.decide.advice.wish import Wish
 from odcsim.decide.asking import setting_of
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.neighbours.neighbour import lacking
-from odcsim.program import SYNCS
+from odcsim.program import SYNCS, sync_named
 from odcsim.recipe import RECOMPUTE, Recipe
 from odcsim.results import capacity
 from odcsim.schedule import ScheduleFile
@@ -32,8 +32,13 @@ class Way:
         return room.under(self.setting.cost, self.sync)
 
     @property
-    def on_demand(self) -> bool:
-        return self.sync == "on-demand"
+    def one_sided(self) -> bool:
+        return not sync_named(self.sync).meets
+
+    @property
+    def advised(self) -> bool:
+        """Whether its balancer is the one to take where nobody meets, unless another is well ahead."""
+        return self.one_sided and self.balancer == balance.advised(self.sync)
 
     @property
     def own(self) -> bool:

@@ -8,10 +8,11 @@ from odcsim.decide.diagnosis.found import Breakdown, Changes
 from odcsim.decide.diagnosis.pipeline_changes import pipeline_changes
 from odcsim.decide.diagnosis.replay import OFF, Replay, replay
 from odcsim.decide.diagnosis.told import change, worth
-from odcsim.decide.diagnosis.tried import ON_DEMAND, TriedWay, tried
+from odcsim.decide.diagnosis.tried import TriedWay, tried
 from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS
 from odcsim.observed.run import SeenRun
+from odcsim.program import sync_named
 from odcsim.support.numbers import counted
 
 
@@ -49,14 +50,14 @@ def changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes
 
 
 def _rested(known: Replay, one: TriedWay) -> str:
-    added, sync = [one.rests] if one.rests else [], one.evaluation.rows[0].sync
-    if sync == ON_DEMAND != known.run.sync:
+    added, row = [one.rests] if one.rests else [], one.evaluation.rows[0]
+    if row.one_sided and sync_named(known.run.sync).meets:
         own = known.setting.cost.profile.publish
         added.append(
             f"on-demand's transfers as long as collectives of their size, and {1e3 * own:.1f} ms of its own in a step"
         )
-    if sync != known.run.sync and not known.fits:
-        added.append(f"what {sync} needs of memory is not known")
+    if row.sync != known.run.sync and not known.fits:
+        added.append(f"what {row.sync} needs of memory is not known")
     return "; ".join(added)
 
 

@@ -20,7 +20,6 @@ from odcsim.decide.diagnosis.told import change, worth
 from odcsim.decide.diagnosis.tried import (
     ENGINE,
     FREE,
-    MET,
     SAMPLER,
     SAMPLERS,
     SETTING,
@@ -32,6 +31,7 @@ from odcsim.decide.diagnosis.tried import (
 )
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
 from odcsim.decide.fitted import calibrated
+from odcsim.decide.rivals import MEET
 from odcsim.decide.setting import Setting
 from odcsim.decide.sharding import as_ran
 from odcsim.errors import InputError
@@ -151,7 +151,7 @@ def _own(ran: Evaluation, base: Setting) -> Iterator[TriedWay]:
 def _dealt(ran: Evaluation, base: Setting) -> Iterator[TriedWay]:
     """The best sampler of each sync, and the best under on-demand."""
     sync = ran.rows[0].sync
-    syncs = sorted(MET, key=lambda one: one != sync) if sync in MET else ()
+    syncs = sorted(MEET, key=lambda one: one != sync) if sync in MEET else ()
     for efforts, pairs in (
         (SAMPLER, [(name, one) for one in syncs for name in SAMPLERS]),
         (ENGINE if syncs else SAMPLER, [FREE]),

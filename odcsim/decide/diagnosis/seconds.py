@@ -17,6 +17,7 @@ from odcsim.fitting.parts import WRONG
 from odcsim.model import Model
 from odcsim.observed.run import RanStep, SeenRun
 from odcsim.profile import Polynomial, Profile, Timing
+from odcsim.program import sync_named
 from odcsim.recipe import Recipe
 from odcsim.timeline import Floats
 
@@ -250,7 +251,7 @@ def _shared_out(kind: str, run: SeenRun, deals: RanDeals, model: Model, recipe: 
     units, roots = rounds * model.layers, rounds
     if kind == GATHERS:
         units *= 1 + recipe.reshard
-    elif run.sync == "deferred":
+    elif not sync_named(run.sync).push_every_microbatch:
         units, roots = len(deals.places) * model.layers, len(deals.places)
     size = GATHER_BYTES if kind == GATHERS else recipe.sent
     moved = size * (units * model.layer_parameters + roots * model.root_parameters)
@@ -269,7 +270,8 @@ def _summed(run: SeenRun, deals: RanDeals, model: Model) -> tuple[tuple[Timing, 
     took = [_spent(SUMS, run.steps[i]) for i in deals.places]
     if not any(took):
         return (), "transfers are in the seconds of microbatches"
-    rounds = 1 if run.sync == "deferred" else max(1.0, float(np.mean([max(map(len, step)) for step in deals.held])))
+    rounds = max(1.0, float(np.mean([max(map(len, step)) for step in deals.held])))
+    rounds = rounds if sync_named(run.sync).push_every_microbatch else 1
     each = float(np.median(took)) / rounds / (model.layers + 1)
     lines = tuple(Timing(kind, run.ranks, each) for kind in (PUSHES, ALONE[PUSHES]))
     none = tuple(Timing(kind, run.ranks) for kind in (GATHERS, ALONE[GATHERS]))

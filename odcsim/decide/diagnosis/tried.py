@@ -10,21 +10,20 @@ from odcsim.decide import limit, stock
 from odcsim.decide.diagnosis.found import EFFORTS
 from odcsim.decide.diagnosis.replay import SLOW, Replay
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
+from odcsim.decide.rivals import MEET
 from odcsim.decide.stock import Stock
 from odcsim.errors import InputError
 from odcsim.flat import flattened
 from odcsim.neighbours.neighbour import Neighbour
 from odcsim.profile import TRANSFERS
-from odcsim.program import sync_named
+from odcsim.program import ONE_SIDED, sync_named
 from odcsim.results.intervals import RUN, interval
 from odcsim.schedule import Schedule
 from odcsim.timeline import Floats
 
 SETTING, REPAIR, SAMPLER, ENGINE = EFFORTS
 SAMPLERS = ("sorted-slice", "lb-micro")
-ON_DEMAND = "on-demand"
-FREE = ("lb-mini", ON_DEMAND)
-MET = ("collective", "deferred")
+FREE = ("lb-mini", ONE_SIDED)
 CLEARLY = 1.03  # times the gain, below which there is no reason to change more
 FEWER = 1.25  # times as many microbatches or as few, from which on a way says so
 ANEW = 32  # minibatches, at least, of what a trainer makes of the same samples
@@ -171,7 +170,7 @@ def of_rules(every: Iterable[TriedWay]) -> Iterator[TriedWay]:
 def own_way(way: Stock, sync: str, trainer: Neighbour) -> str:
     """A trainer's, in words."""
     each = f", {way.setting.each} at once" if way.setting.each else f", of up to {way.setting.limit:,} tokens"
-    met = ", gradients sent after each" if sync == "collective" and way.accumulates else ""
+    met = ", gradients sent after each" if sync_named(sync).push_every_microbatch and way.accumulates else ""
     return f"{trainer.name}: {way.rule.says}{each}{met}"
 
 
@@ -199,7 +198,7 @@ def _dealt_anew(replay: Replay) -> Iterator[TriedWay]:
         return
     mine, *others = (
         _best(replay, SAMPLER, [(name, sync) for name in SAMPLERS])
-        for sync in sorted(MET, key=lambda sync: sync != ran)
+        for sync in sorted(MEET, key=lambda sync: sync != ran)
     )
     yield mine
     yield from (other for other in others if other.gain[0] > CLEARLY * mine.gain[0])

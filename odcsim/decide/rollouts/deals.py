@@ -8,6 +8,7 @@ from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.errors import InputError
 from odcsim.flat import flattened
 from odcsim.neighbours import verl
+from odcsim.program import MEETING, ONE_SIDED, SIDES
 from odcsim.schedule import Schedule
 
 Updates = Sequence[Schedule]  # of all steps, one behind the other
@@ -91,18 +92,17 @@ def _filled(schedule: Schedule) -> Schedule:
     return replace(schedule, lengths=tuple(lengths), loss=())
 
 
-MET, APART = "collective", "on-demand"
 DEALERS = (
-    Dealer("padded", "as they come, padded to the longest of a microbatch", padded, (MET,), "trl"),
-    Dealer("packed", "as they come, packed up to the limit", in_order, (MET,)),
-    Dealer("rollout", "verl's rule (0.9.1): assigned once for all updates of a step", by_rollout, (MET, APART), "verl"),
-    Dealer("lb-micro", "balanced for each update", by_update("lb-micro"), (MET,)),
-    Dealer("sorted-slice", "balanced for each update", by_update("sorted-slice"), (MET,)),
-    Dealer("lb-mini", "balanced for each update", by_update("lb-mini"), (APART,)),
+    Dealer("padded", "as they come, padded to the longest of a microbatch", padded, (MEETING,), "trl"),
+    Dealer("packed", "as they come, packed up to the limit", in_order, (MEETING,)),
+    Dealer("rollout", "verl's rule (0.9.1): assigned once for all updates of a step", by_rollout, SIDES, "verl"),
+    Dealer("lb-micro", "balanced for each update", by_update("lb-micro"), (MEETING,)),
+    Dealer("sorted-slice", "balanced for each update", by_update("sorted-slice"), (MEETING,)),
+    Dealer("lb-mini", "balanced for each update", by_update("lb-mini"), (ONE_SIDED,)),
 )
 # Of trainers that were asked for, beside the others.
 ASKED = tuple(
-    Dealer(name, f"{name}'s rule, for each update", by_update(name), (MET,), name) for name in ("slime", "nemo-rl")
+    Dealer(name, f"{name}'s rule, for each update", by_update(name), (MEETING,), name) for name in ("slime", "nemo-rl")
 )
 
 

@@ -12,16 +12,17 @@ from odcsim.decide import room
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.evaluate import costed, measured_of
 from odcsim.decide.remedies import remedies
-from odcsim.decide.rollouts.deals import APART, Dealer, Updates, dealers
+from odcsim.decide.rollouts.deals import Dealer, Updates, dealers
 from odcsim.decide.setting import Setting
 from odcsim.executors.simulation import fidelity
+from odcsim.program import MEETING, sync_named
 from odcsim.results import capacity
 from odcsim.results.intervals import Draws, of_run
 from odcsim.schedule import Schedule
 from odcsim.support.numbers import duration, finer, from_to, money
 
 HEAD = 1 / 3  # of the head's seconds that are its forward's
-REFERENCE, VERL = ("packed", "collective"), ("rollout", "collective")
+REFERENCE, VERL = ("packed", MEETING), ("rollout", MEETING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class WholeStep:
     rate: float | None = None  # dollars of all devices in a second, where a price is known
     fidelity: str = ""  # of the seconds that are computed
     each: tuple[float, ...] = ()  # computed seconds of every step
+
+    @property
+    def one_sided(self) -> bool:
+        return not sync_named(self.way).meets
 
     @property
     def trained(self) -> float:
@@ -117,7 +122,7 @@ def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, update
     measured = measured_of(dealer.name, schedules, cost, seed=setting.seed)
     fullest, limit = max(schedule.fullest for schedule in schedules), setting.cost.cluster.memory_bytes or None
     row = costed(cost, measured, fullest, setting.trace.longest, limit, setting.price)
-    passes = forward(cost, way, schedules, updates)
+    passes = forward(cost, schedules, updates)
     profile, training = cost.profile, row.makespan_seconds / count
     memory = row.memory_bytes or 0.0, row.memory_fits, limit
     rate = None if setting.price is None else setting.price * setting.cost.cluster.gpus / 3600
@@ -132,22 +137,21 @@ def sampled(step: WholeStep, draws: Draws) -> WholeStep:
     return replace(step, between=of_run(np.array(step.each), draws, *step.between))
 
 
-def forward(cost: Cost, way: str, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:
+def forward(cost: Cost, schedules: Sequence[Schedule], updates: int) -> NDArray[np.float64]:
     """Seconds of one pass without backward over each step, in the microbatches that it trains on.
 
     Where devices meet, the slowest sets the pace of each microbatch; on demand only that of the step.
     """
-    apart = way == APART
-    each = [_seconds(cost, schedule, apart=apart) for schedule in schedules]
+    each = [_seconds(cost, schedule) for schedule in schedules]
     by_step = [each[start : start + updates] for start in range(0, len(each), updates)]
-    if apart:
+    if cost.recipe.one_sided:
         return np.array([sum(table.sum(axis=0) for table in step).max() for step in by_step])
     return np.array([sum(float(table.max(axis=1).sum()) for table in step) for step in by_step])
 
 
-def _seconds(cost: Cost, schedule: Schedule, *, apart: bool) -> NDArray[np.float64]:
+def _seconds(cost: Cost, schedule: Schedule) -> NDArray[np.float64]:
     """Of each microbatch of each device; a layer takes as long as its gather where that is longer."""
-    load, fixed, p = cost.load([schedule]), cost.transfers(apart), cost.profile
+    load, fixed, p = cost.load([schedule]), cost.transfers(cost.recipe.one_sided), cost.profile
     # A microbatch's constant is that of its training.
     bare = replace(p, microbatch=0.0, below=replace(p.below, microbatch=0.0))
     compute, count = replace(cost, profile=bare).compute(load), len(load.tokens)
@@ -179,7 +183,7 @@ def takes(rows: Sequence[WholeStep], mine: WholeStep | None = None) -> list[str]
 def own(rows: Sequence[WholeStep], trainer: str | None) -> WholeStep | None:
     """The row that a trainer which was asked for runs by itself."""
     names = [dealer.name for dealer in dealers(trainer) if trainer and dealer.trainer == trainer]
-    return next((row for row in rows if row.dealer in names and row.way != APART), None)
+    return next((row for row in rows if row.dealer in names and not row.one_sided), None)
 
 
 def beside(rows: Sequence[WholeStep], mine: WholeStep) -> list[str]:
@@ -187,7 +191,7 @@ def beside(rows: Sequence[WholeStep], mine: WholeStep) -> list[str]:
     if mine.memory_fits is False:
         return [f"{_named(mine)} does not fit memory here: {capacity.sized(mine)}."]
     others = [row for row in capacity.roomiest(rows) if row is not mine and row.memory_fits is not False]
-    sides = [best for apart in (False, True) if (best := _fastest(others, apart=apart))]
+    sides = [best for one_sided in (False, True) if (best := _fastest(others, one_sided=one_sided))]
     gains = [_gain(best, mine) for best in sides if mine.trained / best.trained >= NOTABLE]
     brought = [f"With odc_engine: {' '.join(gains)}"] if gains else ["No rule of odc_engine is notably faster."]
     tight = [f"Memory per device is {capacity.told(mine)}, so it may not fit."] if capacity.tight(mine) else []
@@ -200,7 +204,7 @@ def verdict(rows: Sequence[WholeStep]) -> list[str]:
     fitting = [row for row in capacity.roomiest(rows) if row.memory_fits is not False]
     if not fitting:
         return ["Out of memory: nothing here fits."]
-    best, rival = (_fastest(fitting, apart=apart) for apart in (True, False))
+    best, rival = (_fastest(fitting, one_sided=one_sided) for one_sided in (True, False))
     ahead = min((row for row in (rival, best) if row), key=lambda row: row.seconds)
     usual = next(row for row in rows if (row.dealer, row.way) == VERL)
     lead = _gain(best, rival) if best and rival else f"Of those that fit memory, {_named(ahead)} is the fastest."
@@ -219,8 +223,8 @@ def _memory(ahead: WholeStep, rows: Sequence[WholeStep]) -> Iterator[str]:
         yield f"{faster}, but {why} ({capacity.sized(first)})."
 
 
-def _fastest(rows: Sequence[WholeStep], *, apart: bool) -> WholeStep | None:
-    return min((row for row in rows if (row.way == APART) is apart), key=lambda row: row.seconds, default=None)
+def _fastest(rows: Sequence[WholeStep], *, one_sided: bool) -> WholeStep | None:
+    return min((row for row in rows if row.one_sided is one_sided), key=lambda row: row.seconds, default=None)
 
 
 def _beside(ahead: WholeStep, usual: WholeStep) -> str:

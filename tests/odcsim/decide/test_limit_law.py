@@ -113,7 +113,7 @@ def test_many_samples_of_a_device_are_searched_as_well_by_fewer_minibatches(monk
     rough = ask(CHAT, "qwen3-0.6b", gpu="h100", devices=2, minibatch=4 * limit.MANY, minibatches=2, max_tokens=0)
     done = []
     quick = limit.chosen(rough, advance=lambda: done.append(1))
-    assert len(done) == len(limit.SIDES) * quick.limits_tried > 4
+    assert len(done) == len(SIDES) * quick.limits_tried > 4
     monkeypatch.setattr(limit, "MANY", 10**9)
     slow = limit.chosen(rough)
     for ours, best in zip(*(limit.seconds(one, [one.max_tokens]) for one in (quick, slow)), strict=True):

@@ -9,6 +9,7 @@ from odcsim import ask, compare, load, network
 from odcsim.decide import limit, room, sharding
 from odcsim.decide.asking import asked, setting_of
 from odcsim.decide.fixed import fixed
+from odcsim.program import SIDES
 from odcsim.recipe import BY_RULE, Recipe
 from odcsim.results import capacity
 
@@ -64,13 +65,13 @@ def test_no_side_takes_what_is_worse_for_it_than_full_at_the_edges_of_memory(mod
     held = sharding.Held(TRACE.fullest, TRACE.longest, 0, 2 * TRACE.mean)
     chosen = set()
     for how in ("hybrid", "full"):
-        for side in limit.SIDES:
+        for side in SIDES:
             need = room.needed(room.under(cost.by(sharding=how), side), held.tokens, held.longest).total
             for memory in (least + byte for least in (need, need / capacity.FILLED) for byte in (-1, 1)):
                 on = replace(cost, cluster=replace(cost.cluster, memory_bytes=memory))
                 ours, theirs = sharding.chosen(on, held)[0], on.by(sharding="full")
                 chosen.add(ours.recipe.sharding)
-                for each in limit.SIDES:
+                for each in SIDES:
                     assert level(ours, held, each) <= level(theirs, held, each), (how, side, memory, each)
     assert chosen == {"hybrid", "full"}
 

@@ -106,7 +106,7 @@ def test_the_search_picks_what_all_ways_by_hand_come_to(seed):
     assert set(site.ways()) == set(every)
     assert found.tried == len(every)
     for side, way in ((True, found.with_it), (False, found.without)):
-        best = picked([one for one in every if one.on_demand is side])
+        best = picked([one for one in every if one.one_sided is side])
         assert (way is None) == (best is None)
         assert way is None or way == best or simulated(way) == pytest.approx(simulated(best), rel=1e-9)
     costs = [room.under(setting.cost, sync) for setting, sync in product(site.settings, SYNCS)]
@@ -157,7 +157,7 @@ def everything(site):
             way = replace(first, setting=replace(setting, max_tokens=limit))
             for each in (way, *way.others()):
                 seconds = search.timed(site, each).seconds * search.tokens(site, each, site.minibatches)
-                found[each.on_demand].append(seconds / site.minibatches)
+                found[each.one_sided].append(seconds / site.minibatches)
     return found
 
 
@@ -195,7 +195,7 @@ def test_the_finest_is_the_usual_one_of_those_within_a_percent(seed, monkeypatch
     names = ["lb-mini", "lb-robust", "lb-micro", "native"]
 
     def way(balancer, sharded):
-        one = SimpleNamespace(balancer=balancer, cost=SimpleNamespace(sharded=sharded))
+        one = SimpleNamespace(balancer=balancer, advised=balancer == "lb-robust", cost=SimpleNamespace(sharded=sharded))
         one.others = lambda: [way(name, sharded) for name in names if name != balancer]
         return one
 

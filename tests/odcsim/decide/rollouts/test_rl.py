@@ -124,7 +124,7 @@ def test_what_is_computed_is_uncertain_and_generation_is_not(between, generation
 
 def test_who_does_not_meet_waits_no_longer(setting):
     schedules = next(d for d in DEALERS if d.name == "packed").function(setting, UPDATES)
-    met, apart = (whole.forward(setting.cost, way, schedules, UPDATES) for way in ("collective", "on-demand"))
+    met, apart = (whole.forward(setting.cost.by(sync=way), schedules, UPDATES) for way in ("collective", "on-demand"))
     assert (apart <= met * 1.0001).all()
     assert (apart < met * 0.999).any()
 
@@ -139,7 +139,8 @@ def test_on_one_device_a_forward_pass_is_the_forward_of_its_microbatches():
         for f in (p.forward, p.embed, p.head)
     )
     expected = 2 * (model.layers * layer + embed + head / 3)
-    assert whole.forward(one.cost, "collective", DEALERS[1].function(one, 1), 1)[0] == pytest.approx(expected, rel=0.02)
+    found = whole.forward(one.cost.by(sync="collective"), DEALERS[1].function(one, 1), 1)
+    assert found[0] == pytest.approx(expected, rel=0.02)
 
 
 def rollouts(prompts, rng):
