@@ -78,8 +78,10 @@ def measured() -> dict[str, Processes]:
 def check(row: Backend, recipe: Recipe) -> None:
     """Raise if the backend does not support the recipe."""
     sync, sharding = recipe.sync, recipe.sharded("full").sharding
+    others = next((other.name for other in ROWS if sync in other.syncs), "")
+    if not others:
+        raise InputError(f"the engine does not run {sync} sync", fix=f"use --sync {' or '.join(row.syncs)}")
     if sync not in row.syncs:
-        others = next(other.name for other in ROWS if sync in other.syncs)
         raise InputError(
             f"backend {row.name} has {' and '.join(row.syncs) if row.one_sided else 'collectives'} only",
             fix=f"use --backend {others}, or --sync {' or '.join(row.syncs)}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from odcsim.errors import InputError
-from odcsim.program import SHARDINGS, SYNCS, sync_named
+from odcsim.program import SHARDINGS, SIDES, SYNC_TABLE
 from odcsim.recipe import USUAL, Recipe
 
 if TYPE_CHECKING:
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from odc_engine.backends.base import Collectives, Host, PeerMemory
     from odc_engine.places.place import Place
 
-COLLECTIVES = tuple(sync for sync in SYNCS if sync_named(sync).meets)
-BOTH = ("on-demand", "collective")
+COLLECTIVES = tuple(name for name, sync in SYNC_TABLE.items() if sync.meets)
+# Ranks that run different numbers of microbatches do not know the last one: they push after each.
+ONE_SIDED = tuple(name for name, sync in SYNC_TABLE.items() if not sync.meets and sync.push_every_microbatch)
+BOTH = SIDES[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Backend(ABC):
     says: str = ""  # in a line of `doctor`; empty: none. {arenas} stands for what memory is made of here
     device: str = "cpu"  # what computes: cpu, or GPUs (cuda)
     help: str = ""  # what it is under --device, where that chooses between rows of one name
-    syncs: tuple[str, ...] = SYNCS
+    syncs: tuple[str, ...] = (*COLLECTIVES, *ONE_SIDED)
     shardings: tuple[str, ...] = SHARDINGS
     profiled: tuple[str, ...] = ()  # syncs that `profile` measures, that of real compute first
 

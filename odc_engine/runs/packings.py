@@ -39,6 +39,7 @@ from odc_engine.trainers.slices import padded_slices
 from odc_engine.trainers.verl import VerlMixin
 from odcsim.balance import Plan, plan, runs_with
 from odcsim.errors import InputError
+from odcsim.program import MEETING
 
 HOW = "odc_engine verify --packings --script train.py"
 WAYS = "have odc_engine.BalancedBatches or a trainer of odc_engine.trainers cut minibatches of several samples"
@@ -168,7 +169,7 @@ def _cut_otherwise(stack: ExitStack) -> None:
     def planned(*args: Any, **how: Any) -> Plan:
         found = plan(*args, **how)
         devices = [again(parts) for parts in found.devices]
-        most = max(map(len, devices)) if runs_with(how["balancer"], "collective") else 0  # who meets meets as often
+        most = max(map(len, devices)) if runs_with(how["balancer"], MEETING) else 0  # who meets meets as often
         return replace(found, devices=tuple((*parts, *[()] * (most - len(parts))) for parts in devices))
 
     def limited(engine: Any, data: Any, *args: Any, **how: Any) -> Any:
