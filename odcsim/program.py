@@ -50,6 +50,11 @@ class Sync:
         """Whether devices may run different numbers of microbatches."""
         return not self.meets
 
+    @property
+    def queues(self) -> bool:
+        """Whether devices may share a queue: who takes from one does not know its last microbatch, and pushes each."""
+        return self.uneven and self.push_every_microbatch
+
 
 SYNC_TABLE = {
     # FSDP2 issues all-gathers and reduce-scatters to one communicator, in order.
@@ -178,15 +183,15 @@ def prefetch_named(name: str) -> Prefetch:
 
 def check_counts(sync: str, microbatches: tuple[int, ...], queued: int = 0, where: str = "") -> None:
     """Refuse unequal microbatch counts, and a shared queue of any, under a sync that would wait for ever."""
-    if sync_named(sync).uneven:
-        return
-    if queued:
+    facts = sync_named(sync)
+    if queued and not facts.queues:
         raise InputError(
-            f"{queued} microbatches wait in a queue that devices share, and {sync} sync would hang",
+            f"{queued} microbatches wait in a queue that devices share, and {sync} sync "
+            f"{'would hang' if facts.meets else 'pushes after the last one, which nobody knows'}",
             where=where,
             fix="use --sync on-demand, or a balancer without a queue (lb-micro, sorted-slice)",
         )
-    if len(set(microbatches)) > 1:
+    if facts.meets and len(set(microbatches)) > 1:
         counts = ", ".join(map(str, microbatches[:16])) + (", ..." if len(microbatches) > 16 else "")
         raise InputError(
             f"devices run different numbers of microbatches ({counts}) and {sync} sync would hang",

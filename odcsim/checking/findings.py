@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from odcsim.checking.batches import Batch
 from odcsim.checking.unpaired import PATCHED, unpaired, way_out
-from odcsim.program import MEETING, sync_named
+from odcsim.program import MEETING, Sync, sync_named
 from odcsim.support.numbers import counted
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -37,9 +37,8 @@ class Rules:
     samples: int = 0  # of the dataset, where known
 
     @property
-    def meets(self) -> bool:
-        """Whether devices meet inside a minibatch, so that all of them need as many microbatches."""
-        return sync_named(self.under).meets
+    def sync(self) -> Sync:
+        return sync_named(self.under)
 
 
 Odd = tuple[float, str]  # how bad a minibatch is, and in which words
@@ -53,7 +52,7 @@ def check(batches: Sequence[Batch], rules: Rules) -> list[PlanFinding]:
         "devices": (ERROR, lambda _, b: _devices(b, usual)),
         "counts": (ERROR, lambda _, b: _counts(b, rules)),
         "queue": (ERROR, lambda _, b: _queue(b, rules)),
-        "empty device": (ERROR if rules.meets else WARNING, lambda _, b: _empty_device(b)),
+        "empty device": (ERROR if rules.sync.meets else WARNING, lambda _, b: _empty_device(b)),
         "empty microbatch": (ERROR, lambda _, b: _empty_microbatch(b)),
         "repeated": (ERROR, lambda _, b: _repeated(b)),
         "missing": (ERROR, lambda _, b: _missing(b)),
@@ -89,7 +88,7 @@ def _devices(batch: Batch, usual: int) -> Odd | None:
 def _counts(batch: Batch, rules: Rules) -> Odd | None:
     counts = [len(device) for device in batch.devices]
     least, most = min(counts, default=0), max(counts, default=0)
-    if not rules.meets or least == most or not least:
+    if not rules.sync.meets or least == most or not least:
         return None
     few, many = counts.index(least), counts.index(most)
     text = f"device {many} has {most} microbatches and device {few} {least}: {rules.under} sync waits for ever"
@@ -97,7 +96,7 @@ def _counts(batch: Batch, rules: Rules) -> Odd | None:
 
 
 def _queue(batch: Batch, rules: Rules) -> Odd | None:
-    if not batch.queue or not rules.meets:
+    if not batch.queue or rules.sync.queues:
         return None
     return len(batch.queue), f"{len(batch.queue)} microbatches in a shared queue, which {rules.under} sync cannot run"
 
@@ -206,7 +205,7 @@ def _unpaired(batches: Sequence[Batch], rules: Rules) -> Iterator[PlanFinding]:
         return
     minibatch, minibatches = found[0].minibatch, len({one.minibatch for one in found})
     text = f"{found[0]}, the first of {len(found):,} such" if len(found) > 1 else str(found[0])
-    if rules.meets:
+    if rules.sync.meets:
         text = f"{text}: {rules.under} sync cannot pair their transfers; {way_out(batches, found)}"
         yield PlanFinding("unpaired", ERROR, minibatch, minibatches, text)
         yield PlanFinding("patched", NOTE, minibatch, minibatches, PATCHED)

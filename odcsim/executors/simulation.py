@@ -13,7 +13,7 @@ import numpy as np
 from odcsim.cost import Cost, Load
 from odcsim.errors import InputError
 from odcsim.executors import analytic, taking
-from odcsim.program import Program, check_counts, sync_named
+from odcsim.program import Program, check_counts
 from odcsim.results import metrics
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.support.checked import expect
@@ -132,11 +132,10 @@ def _items(plans: Sequence[tuple[Sequence[Schedule], Cost]], first: int = 0) -> 
     """Refuses what would hang, and schedules for other devices."""
     items: list[_Item] = []
     for schedules, cost in plans:
-        meets = sync_named(cost.recipe.sync).meets
         for number, schedule in enumerate(schedules, first):
             if (devices := len(schedule.flat.counts)) != cost.workers:
                 raise InputError(f"schedule for {devices} devices on a cluster of {cost.workers}")
-            if meets and schedule.uneven:
+            if schedule.uneven:
                 where = f"minibatch {number}"
                 check_counts(cost.recipe.sync, schedule.microbatches, schedule.queued, where=where)
             items.append(_Item(len(items), number, schedule, cost))
