@@ -89,6 +89,16 @@ class Cost:
         """By another recipe, which differs from this one's in these fields."""
         return replace(self, recipe=self.recipe.by(**choices))
 
+    @property
+    def calm(self) -> "Cost":
+        """As somebody plans, whom the scan answers: nothing is drawn, and a node's cards are shared out evenly."""
+        cluster = self.cluster
+        if cluster.shared_links:
+            share = cluster.nics_per_node / cluster.devices_per_node
+            rate = share * cluster.nic_bandwidth
+            cluster = replace(cluster, nics_per_node=cluster.devices_per_node, nic_bandwidth=rate)
+        return replace(self, cluster=replace(cluster, jitter=0.0, swing=0.0, sample_noise=0.0))
+
     def stretched(self, factor: float) -> "Cost":
         """With so many times the seconds of compute."""
         return replace(self, profile=stretched(self.profile, factor))

@@ -1,8 +1,7 @@
 """What (balancer, sync) pairs come to: the one place that turns schedules into rows.
 
 Whatever prints a row has it from here: the same way to run the same question has the same seconds, dollars and memory,
-whoever asks. What only narrows a choice (`executors/quick`, makespans of a few minibatches) is screening, and prints
-none.
+whoever asks. What only narrows a choice (makespans of a few minibatches) is screening, and prints none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

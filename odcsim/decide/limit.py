@@ -11,7 +11,7 @@ from odcsim.balance import standing_for
 from odcsim.decide import room
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.errors import InputError
-from odcsim.executors import quick
+from odcsim.executors import simulation
 from odcsim.program import SIDES
 from odcsim.results import capacity
 
@@ -58,6 +58,6 @@ def _seconds(setting: Setting, side: str, limit: int, minibatches: list[Drawn], 
     at, cost = replace(setting, max_tokens=limit), room.under(setting.cost, side)
     exactly = setting.minibatch < MANY
     plans = (assign(at, name, minibatches, exactly=exactly) for name in standing_for(side))
-    least = min(float(quick.seconds(cost, plan.schedules).sum()) for plan in plans)
+    least = min(float(simulation.makespans(plan.schedules, cost.calm).sum()) for plan in plans)
     advance()
     return least

@@ -16,18 +16,14 @@ MEET = tuple(name for name, sync in SYNC_TABLE.items() if sync.meets)
 def sooner(cost: Cost, rivals: Mapping[int, Schedule], schedules: Sequence[Schedule]) -> list[int]:
     """The numbers of the minibatches whose rival is ahead under any sync that meets: dealt there, it is never behind.
 
-    On devices as planned: nobody knows beforehand what is drawn, and links that devices share are each one's own.
+    On devices as planned, since nobody knows beforehand what is drawn.
     """
     if not rivals:
         return []
-    cluster = replace(
-        cost.cluster, nics_per_node=cost.cluster.devices_per_node, jitter=0.0, swing=0.0, sample_noise=0.0
-    )
-    calm = replace(cost, cluster=cluster)
-    ways = {calm.by(sync=sync, exchange=exchange).ran for sync in MEET for exchange in ("end", "layers")}
+    ways = {cost.by(sync=sync, exchange=exchange).ran for sync in MEET for exchange in ("end", "layers")}
     both = [*rivals.values(), *(schedules[n] for n in rivals)]  # in one row: those of like shape are simulated at once
     ahead = np.zeros(len(rivals), dtype=bool)
     for recipe in ways:
-        theirs, ours = makespans(both, replace(calm, recipe=recipe)).reshape(2, -1)
+        theirs, ours = makespans(both, replace(cost.calm, recipe=recipe)).reshape(2, -1)
         ahead |= theirs < ours
     return [number for number, is_ahead in zip(rivals, ahead, strict=True) if is_ahead]

@@ -16,7 +16,7 @@ from odcsim.decide import room
 from odcsim.decide.limit import FEW
 from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.errors import InputError, misspelled
-from odcsim.executors import quick
+from odcsim.executors import simulation
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED, Neighbour, Rule, lacking
 from odcsim.program import sync_named
@@ -107,7 +107,7 @@ def pace(stock: Stock, sync: str) -> float:
     minibatches = drawn(setting)
     file = assign(setting, stock.rule.balancer, minibatches, exactly=False)
     tokens = sum(int(minibatch.lengths.sum()) for minibatch in minibatches)
-    return float(quick.seconds(room.under(setting.cost, sync), file.schedules).sum()) / tokens
+    return float(simulation.makespans(file.schedules, room.under(setting.cost, sync).calm).sum()) / tokens
 
 
 def ways(setting: Setting, trainer: Neighbour, sync: str, memory: float, limit: int = 0) -> Iterator[Stock]:

@@ -1,4 +1,5 @@
-"""The best way to run on so many devices: ways are screened in closed form, and the best few are simulated.
+"""The best way to run on so many devices: ways are screened on few minibatches, as if nothing were
+drawn, and the best few are simulated on all.
 
 A way that would be behind those few though its devices shared all work evenly is not even planned.
 """
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 from odcsim.decide.advice.ways import Site, Way
 from odcsim.decide.answer import NEAR
-from odcsim.executors import quick, simulation
+from odcsim.executors import simulation
 from odcsim.timeline import Floats
 
 FEW = 6  # minibatches to screen by
@@ -79,7 +80,7 @@ def busy(site: Site) -> float:
 
 def screened(site: Site, way: Way) -> Floats:
     file = site.plan(way, min(FEW, site.minibatches), exactly=False)
-    return quick.seconds(way.cost, file.schedules)
+    return simulation.makespans(file.schedules, way.cost.calm)
 
 
 def timed(site: Site, way: Way) -> Trial:

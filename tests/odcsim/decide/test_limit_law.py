@@ -9,7 +9,7 @@ import pytest
 from odcsim import Trace, ask, compare, plan
 from odcsim.balance import standing_for
 from odcsim.decide import answer, answer_words, limit, room
-from odcsim.executors import quick
+from odcsim.executors.simulation import makespans
 from odcsim.results import capacity
 
 MODELS = ("qwen3-0.6b", "qwen2.5-1.5b", "qwen2.5-7b")
@@ -76,7 +76,7 @@ def test_neither_side_loses_more_than_it_has_to(seed):
         cost = room.under(setting.cost, side)
         for at, seconds in zip(tried, found, strict=True):
             plans = [plan(replace(setting, max_tokens=at), name) for name in standing_for(side)]
-            assert seconds == pytest.approx(min(quick.seconds(cost, one.schedules).sum() for one in plans))
+            assert seconds == pytest.approx(min(makespans(one.schedules, cost.calm).sum() for one in plans))
     least_loss(setting, tried, every)
 
 

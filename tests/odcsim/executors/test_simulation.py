@@ -11,10 +11,9 @@ from strategies import PREFETCHES, SYNCS, schedules
 
 from odcsim import profile
 from odcsim.cost import Cost
-from odcsim.decide.asking import ask
-from odcsim.decide.setting import assign, drawn, plan
+from odcsim.decide.setting import plan
 from odcsim.errors import InputError
-from odcsim.executors import quick, simulation
+from odcsim.executors import simulation
 from odcsim.executors.simulation import makespans, simulate, usage, usages
 from odcsim.results import metrics
 from odcsim.results.metrics import Usage
@@ -225,21 +224,13 @@ def test_noise_is_in_the_run_alone_and_the_same_for_all_balancers(setting):
     assert (luck.mean(), luck.std()) == (pytest.approx(1, abs=0.004), pytest.approx(0.2, abs=0.004))
 
 
-# The expression that a search screens by
-
-SCREENED = {
-    "two nodes": ("lognormal:median=1500,sigma=0.9,max=8192", "qwen3-8b", "h100", 16, 24_576),
-    "one node": ("longalign", "r1-distill-qwen-1.5b", "a100", 8, 65_536),
-}
-
-
-@pytest.mark.parametrize("sharding", ["full", "hybrid"])
-@pytest.mark.parametrize("case", SCREENED)
-def test_screening_is_as_near_to_the_scan_as_it_needs(case, sharding):
-    trace, model, gpu, devices, limit = SCREENED[case]
-    asked = {"gpu": gpu, "devices": devices, "minibatch": 4, "max_tokens": limit, "sharding": sharding}
-    setting = ask(trace, model, minibatches=6, **asked)
-    for balancer, sync in (("sorted-slice", "collective"), ("sorted-slice", "deferred"), ("lb-mini", "on-demand")):
-        how = setting.cost.by(sync=sync, exchange="layers")
-        found = assign(setting, balancer, drawn(setting)).schedules
-        assert quick.seconds(how, found) == pytest.approx(usage(found, how).makespan, rel=0.05)
+def test_what_screens_is_what_was_planned_whatever_is_drawn_or_shared(setting):
+    """On cards of one's own it is the run itself; where they are shared, all together have as much."""
+    found = plan(setting, "lb-mini").schedules
+    cost = on(setting, devices_per_node=2, nics_per_node=2).by(sync="on-demand")
+    drawn = replace(cost, cluster=replace(cost.cluster, jitter=0.1, swing=0.1, sample_noise=0.1))
+    assert np.array_equal(makespans(found, drawn.calm), makespans(found, cost))
+    shared = on(setting, devices_per_node=2, nics_per_node=1).by(sync="on-demand")
+    half = on(setting, devices_per_node=2, nics_per_node=2, nic_bandwidth=shared.cluster.nic_bandwidth / 2)
+    assert not shared.calm.cluster.eventful
+    assert shared.calm.cluster == half.cluster

@@ -23,7 +23,6 @@ from odcsim.decide.asking import ask
 from odcsim.decide.rollouts.whole import forward
 from odcsim.decide.setting import cost_of, plan
 from odcsim.errors import InputError
-from odcsim.executors import quick
 from odcsim.executors.simulation import fidelity, simulate, stretched, usage
 from odcsim.fitting.logs import Log, fit_log
 from odcsim.profile import Passes, Polynomial, Profile, Timing
@@ -224,7 +223,6 @@ def test_executors_agree_and_the_interval_stretches_both_parts():
     usual = spent(JOINED)
     with executed.by("des"):
         np.testing.assert_array_equal(spent(JOINED), usual)
-    np.testing.assert_allclose(quick.seconds(JOINED, SCHEDULES), usual, rtol=0.02)
     low, high = stretched(SCHEDULES, JOINED, (0.5, 2.0))
     assert ((low < usual) & (usual < high)).all()
     np.testing.assert_allclose(high[BUSY], 2 * usual[BUSY], rtol=0.05)
@@ -253,5 +251,5 @@ def test_a_pass_without_backward_passes_into_the_catalogue_too():
     guess = replace(JOINED, profile=fits.estimate(JOINED.model, catalog.gpu(GPU), DEVICES))
     for length in (300, 2000, 8000):
         schedules = [Schedule.of((length,) * DEVICES, tuple(((d,),) for d in range(DEVICES)))]
-        mine, theirs = (forward(cost, "collective", schedules, 1)[0] for cost in (JOINED, guess))
+        mine, theirs = (forward(cost.by(sync="collective"), schedules, 1)[0] for cost in (JOINED, guess))
         assert mine == pytest.approx(theirs, rel=0.15), length

@@ -17,7 +17,7 @@ from odcsim.decide.advice.offers import Best, Offer, Pick
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.evaluate import evaluate
-from odcsim.executors import quick
+from odcsim.executors.simulation import makespans
 from odcsim.neighbours import TRAINERS
 from odcsim.program import SYNCS
 from odcsim.question import Question
@@ -51,7 +51,7 @@ def pace_of(way, seconds):
 
 
 def screened(way):
-    return pace_of(way, quick.seconds(way.cost, plan(way.setting, way.balancer).schedules))
+    return pace_of(way, makespans(plan(way.setting, way.balancer).schedules, way.cost.calm))
 
 
 def simulated(way):
@@ -224,7 +224,7 @@ def trained(seed, trainer):
 
 def pace_by_hand(way, sync):
     file = plan(way.setting, way.rule.balancer)
-    return pace_of(way, quick.seconds(room.under(way.setting.cost, sync), file.schedules))
+    return pace_of(way, makespans(file.schedules, room.under(way.setting.cost, sync).calm))
 
 
 @pytest.mark.parametrize("trainer", ["trl", "verl", "axolotl", "torchtitan"])
