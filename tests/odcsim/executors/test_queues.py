@@ -13,14 +13,6 @@ from odcsim.executors import analytic, des, taking
 from odcsim.program import Program, program
 
 
-@pytest.fixture(params=["heap", "blocks"], autouse=True, scope="module")
-def form(request):
-    """Of few devices a heap tells who asks next, and of many blocks do; here both do whatever the number."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(taking, "MANY", 1 if request.param == "blocks" else 2**63)
-        yield
-
-
 @dataclass(frozen=True)
 class Queued:
     """One minibatch: what devices have of their own, and seconds of each entry on each device [entry, row, device]."""
