@@ -1,4 +1,4 @@
-"""What a change of the engine costs or saves: two checkouts of this repository, measured by turns.
+"""What a change costs or saves: two checkouts of this repository, measured by turns.
 
     python docs/studies/turns.py BEFORE AFTER [--rounds 10]
 
@@ -6,7 +6,9 @@ Each is a folder. Whatever else runs on the machine slows both alike: each measu
 at once one of AFTER, and the next round begins with the other. The ratio is the median over rounds of after / before,
 with the lowest and the highest of a round beside it: a change that is smaller than their distance is not seen.
 
-Two processes of this machine's CPU, one thread each, over gloo. Shared memory is that of both, after OnDemand is made.
+The engine runs in two processes of this machine's CPU, one thread each, over gloo. Shared memory is that of both, after
+OnDemand is made. Of the simulator, seconds are those of one process on a processor: the first answer with its start,
+comparisons of 64, 1,024 and 16,384 devices, and plans of each balancer.
 The same interpreter runs both checkouts and this program, which asks them for public names only.
 """
 
@@ -23,7 +25,8 @@ from typing import Any
 
 PROCESSES, MICROBATCHES, TOKENS, WARM = 2, 2, 32, 3
 WIDE, SMALL = 4, 24  # layers
-KINDS = ("imports", "steps", "bandwidth")
+KINDS = ("imports", "steps", "bandwidth", "answers", "plans")
+LENGTHS = "lognormal:median=11900,sigma=0.9,max=65536,samples=40000"
 BESIDE = ("gloo", "lockstep")  # ways of `odc_engine bandwidth` that are there to compare with
 
 
@@ -41,6 +44,50 @@ def imports(folder: Path) -> dict[str, float]:
     if home != folder:
         sys.exit(f"odc_engine of {home} was imported, not that of {folder}")
     return {"import OnDemand, ms": 1e3 * (end - begin), "the same after torch, ms": 1e3 * (end - after_torch)}
+
+
+def of_simulator(folder: Path) -> Any:
+    """The odcsim of `folder`, in a process that has no other."""
+    import odcsim
+
+    home = Path(odcsim.__file__).resolve().parents[1]
+    if home != folder:
+        sys.exit(f"odcsim of {home} was imported, not that of {folder}")
+    return odcsim
+
+
+def spent(work: Any, *given: Any, **named: Any) -> float:
+    begin = time.process_time()
+    work(*given, **named)
+    return time.process_time() - begin
+
+
+def question(odcsim: Any, devices: int, minibatch: int, minibatches: int) -> Any:
+    sizes = {"devices": devices, "minibatch": minibatch, "minibatches": minibatches, "max_tokens": 65_536}
+    return odcsim.ask(LENGTHS, "r1-distill-qwen-7b", gpu="a100", **sizes)
+
+
+def answers(folder: Path) -> dict[str, float]:
+    """Seconds of comparisons. The first one is asked in a process of its own, whose start counts."""
+    command = [sys.executable, "-m", "odcsim", "compare", "longalign", "--model", "r1-distill-qwen-7b", "--gpu", "a100"]
+    before = os.times()
+    subprocess.run([*command, "--devices", "8", "--minibatch", "4"], check=True, capture_output=True)
+    after = os.times()
+    start = after.children_user + after.children_system - before.children_user - before.children_system
+    odcsim = of_simulator(folder)
+    cases = ((64, 4, 64), (1024, 4, 16), (16_384, 1, 2))
+    asked = {f"{d} devices x {m}": question(odcsim, d, m, minibatches) for d, m, minibatches in cases}
+    return {"first answer, s": start, **{f"{name}, s": spent(odcsim.compare, one) for name, one in asked.items()}}
+
+
+def plans(folder: Path) -> dict[str, float]:
+    """Milliseconds of a minibatch's plan."""
+    odcsim, values = of_simulator(folder), {}
+    for devices, minibatch, count in ((8, 4, 400), (64, 4, 40), (64, 64, 8), (1024, 4, 8), (16_384, 2, 1)):
+        asked = question(odcsim, devices, minibatch, count)
+        for name in ("lb-micro", "lb-mini", "sorted-slice", "lb-robust", "pool"):
+            values[f"{name} {devices} x {minibatch}, ms"] = 1e3 * spent(odcsim.plan, asked, name) / count
+    return values
 
 
 def shared_files() -> dict[str, int]:
@@ -154,13 +201,16 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=288, help="of the wide layers: 288 is a million parameters each")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS, help="of all measurements")
     parser.add_argument("--unit", default="16Mi", help="bytes that are gathered and pushed")
-    parser.add_argument("--measure", choices=KINDS[:2], help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=KINDS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     folders = [options.before.resolve(), options.after.resolve()]
     if options.measure:
-        values = imports(folders[0])
-        if options.measure == "steps":
-            values = steps(options.width, options.steps)
+        if options.measure in ("answers", "plans"):
+            values = answers(folders[0]) if options.measure == "answers" else plans(folders[0])
+        else:
+            values = imports(folders[0])
+            if options.measure == "steps":
+                values = steps(options.width, options.steps)
         if os.environ.get("RANK", "0") == "0":
             print(json.dumps(values))
         sys.stdout.flush()
