@@ -12,7 +12,7 @@ from odcsim.cluster import Cluster
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, ProfileBelow, Timing, stretched
-from odcsim.program import SETTLES, Program
+from odcsim.program import SETTLES, Program, sync_named
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Schedule
 
@@ -210,6 +210,7 @@ class Cost:
         slow = slow if among is None else slow[list(among)]
         table = np.zeros((len(program.durations), len(load.counts), len(slow)))
         fixed = self.transfers(program.one_sided)
+        late = program.one_sided and not sync_named(program.sync).push_every_microbatch
         compute, beside = self.compute(load), self._beside(fixed)
         for row, (what, m) in enumerate(program.durations):
             if m < 0:
@@ -217,7 +218,7 @@ class Cost:
                 continue
             if m >= len(load.tokens):
                 continue  # nobody has it
-            present = m < load.counts
+            present = (0 if late and what.startswith("push") else m) < load.counts  # who has few pushes all sums, too
             if what in fixed:
                 table[row] = np.where(present, fixed[what], 0.0)
             else:

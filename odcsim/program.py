@@ -1,8 +1,9 @@
 """What every device does in one minibatch, step by step: the only place that knows what a sync mode means.
 
 All devices perform the same list of steps. A device with fewer microbatches than the program has performs the
-steps of its missing ones in no time, which only a sync without meetings inside allows. The shape does not depend on
-lengths: a step names a row of a table of durations that the cost model fills, so one program serves many minibatches.
+steps of its missing ones in no time, which only a sync without meetings inside allows. Where gradients leave after the
+last one alone, it pushes its sums there as all do. The shape does not depend on lengths: a step names a row of a table
+of durations that the cost model fills, so one program serves many minibatches.
 
 The rules are FSDP2's. A root unit holds what is in no layer (embedding, final norm, head): its gather waits for the
 compute before it, it stays unsharded until its backward, and its push is waited for before the next microbatch. A
