@@ -83,14 +83,6 @@ def _jitter(program: Program, jitter: float, devices: int, rng: np.random.Genera
     return factors
 
 
-@dataclass(slots=True)
-class _MeetingPoint:
-    """Where all devices wait for the last one."""
-
-    event: simpy.Event
-    missing: int
-
-
 class _Run:
     """One minibatch under simulation: its clock, its processes, and what they have recorded."""
 
@@ -98,23 +90,18 @@ class _Run:
         self, program: Program, seconds: Floats, cluster: Cluster | None, factors: Floats | None, queue: Queue | None
     ) -> None:
         self.env = simpy.Environment()
-        self.program = program
-        self.devices = seconds.shape[1]
-        self.factors = factors
+        self.program, self.devices, self.factors = program, seconds.shape[1], factors
         self.counter = None if queue is None else _Counter(self.env, queue)
         # A device's times in lists of their own: the processes touch single numbers, which numpy is slow at.
         self.seconds: list[list[float]] = (seconds if factors is None else seconds * factors).T.tolist()
         self.asked = [[0.0] * len(program.steps) for _ in range(self.devices)]
         self.had = [[-1.0] * len(program.steps) for _ in range(self.devices)]
         self.waiting: list[dict[int, simpy.Event]] = [{} for _ in range(self.devices)]
-        self.meetings: dict[int, _MeetingPoint] = {}
+        self.coming = {i: self.devices for i, step in enumerate(program.steps) if step.meets}
+        self.meetings = {i: self.env.event() for i in self.coming}  # where all devices wait for the last one
         self.cluster = cluster if cluster is not None and cluster.shared_links and program.one_sided else None
         self.links: dict[tuple[int, str], _Link] = {}
         self.speeds: list[_Speed] = []
-        if queue is not None:
-            self.per_microbatch = (program.end - program.begin) // max(1, program.microbatches)
-            first = program.steps[program.begin : program.begin + self.per_microbatch]
-            self.rows = [step.duration for step in first]
 
     def run(self) -> tuple[Floats, Floats]:
         lanes: dict[str, list[tuple[int, Step]]] = defaultdict(list)
@@ -135,18 +122,17 @@ class _Run:
                     yield waiting.get(need) or waiting.setdefault(need, env.event())
             asked[i] = env.now
             if step.meets:
-                meeting = self._meeting(i)
-                if meeting.missing:
-                    yield meeting.event
+                self.coming[i] -= 1
+                if self.coming[i]:
+                    yield self.meetings[i]
                 else:
-                    meeting.event.succeed()
+                    self.meetings[i].succeed()
             if counter is not None and step.kind == "overhead" and counter.serves(device, step.microbatch):
                 entry = yield counter.ask(device)
                 if entry is not None:
-                    self._fill(device, i, entry)
-            if seconds[i]:
+                    self._fill(device, i, counter.queue.seconds[entry, :, device])
+            if took := seconds[i]:
                 link = self._link(device, step)
-                took = seconds[i]
                 if self.speeds and step.lane == COMPUTE and not step.meets:
                     took = self.speeds[device].seconds(env.now, took)
                 yield env.timeout(took) if link is None else link.transfer(took)
@@ -154,22 +140,13 @@ class _Run:
             if i in waiting:
                 waiting.pop(i).succeed()
 
-    def _fill(self, device: int, first: int, entry: int) -> None:
-        """Have the microbatch whose steps begin with `first` be an entry of the queue."""
-        assert self.counter is not None
-        steps = slice(first, first + self.per_microbatch)
-        seconds = self.counter.queue.seconds[entry, self.rows, device]
-        if self.factors is not None:
-            seconds = seconds * self.factors[steps, device]
-        self.seconds[device][steps] = seconds.tolist()
-
-    def _meeting(self, i: int) -> _MeetingPoint:
-        """Join the meeting of step i."""
-        meeting = self.meetings.get(i)
-        if meeting is None:
-            meeting = self.meetings[i] = _MeetingPoint(self.env.event(), self.devices)
-        meeting.missing -= 1
-        return meeting
+    def _fill(self, device: int, first: int, seconds: Floats) -> None:
+        """Have the microbatch whose steps begin with `first` be an entry of the queue, by the rows of the program's
+        first microbatch."""
+        begin, each = self.program.begin, (self.program.end - self.program.begin) // self.program.microbatches
+        entry = seconds[[step.duration for step in self.program.steps[begin : begin + each]]]
+        factors = 1.0 if self.factors is None else self.factors[first : first + each, device]
+        self.seconds[device][first : first + each] = (entry * factors).tolist()
 
     def _link(self, device: int, step: Step) -> "_Link | None":
         """The NICs that a one-sided transfer of this device goes through, where they are shared."""
