@@ -1,6 +1,7 @@
 """The coefficients that published runs decide: where each enters, where it starts, and how sure of that one is.
 
-A new one is a line of COEFFICIENTS, where it is a field of Rates or of Network, or the share of an attention kernel.
+A new one is a line of COEFFICIENTS, where it is a field of Rates or of Network, the share of an attention kernel, or
+how much faster matmuls are in a precision.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from published_step import Network, closed
 
 from odcsim.catalog.estimates.rates import Attention, Rates
 from odcsim.catalog.rates import rates
+from odcsim.recipe import PRECISIONS
 
 NETWORK = tuple(field.name for field in fields(Network))
 FITTED = ("ampere", "blackwell", "hopper", "hopper-141gb")  # families that runs are known of
@@ -39,19 +41,24 @@ class Coefficient:
             return False
         if self.enters in rates(cell.gpu.family).attention:
             return kernels.attention == self.enters
-        return not self.enters.startswith("fp8") or kernels.precision == "fp8"
+        return self.enters not in PRECISIONS or kernels.precision == self.enters
 
     def entered(self, known: Rates, value: float) -> Rates:
         """A kernel keeps the ratio of its backward to its forward; a family without fp8 stays without."""
         if (kernel := known.attention.get(self.enters)) is not None:
             return replace(known, attention=MappingProxyType({**known.attention, self.enters: _at(kernel, value)}))
-        return known if self.enters.startswith("fp8") and not known.fp8 else replace(known, **{self.enters: value})
+        if self.enters not in PRECISIONS:
+            return replace(known, **{self.enters: value})
+        faster = {name: replace(of, faster=value) for name, of in known.precisions.items() if name == self.enters}
+        return replace(known, precisions=MappingProxyType({**known.precisions, **faster}))
 
     def held(self) -> float:
         """What the catalogue holds."""
         if self.enters in NETWORK:
             return float(getattr(Network.usual(), self.enters))
         known = rates(self.family or FITTED[-1])
+        if self.enters in PRECISIONS:
+            return known.precisions[self.enters].faster
         kernel = known.attention.get(self.enters)
         return float(getattr(known, self.enters)) if kernel is None else kernel.forward
 

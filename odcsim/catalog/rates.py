@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from odcsim.catalog.estimates.rates import Attention, Rates
+from odcsim.catalog.estimates.rates import Attention, Precision, Rates
 from odcsim.catalog.estimates.spreads import Spread
 
 OTHER = "cdna4"  # of a GPU that is in no family: nobody published a run on it
@@ -27,11 +27,15 @@ def family_of(gpu: str) -> str:
 def rates(family: str) -> Rates:
     """What one family reaches."""
     row = _file()["families"][family]
-    figures = {name: float(row[name][0]) for name in ("matmul", "narrow", "moved", "copying", "fp8")}
-    kinds = MappingProxyType({name: row[name][1] for name in figures})
-    kernels = {name: _kernel(rows[family]) for name, rows in _file()["attention"].items() if family in rows}
-    attention = MappingProxyType(kernels)
-    return Rates(family, usual=row["usual"], kinds=kinds, attention=attention, spreads=spreads(), **figures)
+    figures = {name: float(row[name][0]) for name in ("matmul", "narrow", "moved", "copying")}
+    faster = {name: row[name][0] for name in _file()["precisions"] if name in row and row[name][0]}
+    runs = MappingProxyType({name: Precision(of, *_file()["precisions"][name]) for name, of in faster.items()})
+    kinds = MappingProxyType({name: of[1] for name, of in row.items() if name not in ("gpus", "usual")})
+    known = {name: _kernel(rows[family]) for name, rows in _file()["attention"].items() if family in rows}
+    attention = MappingProxyType(known)
+    return Rates(
+        family, usual=row["usual"], kinds=kinds, attention=attention, precisions=runs, spreads=spreads(), **figures
+    )
 
 
 @cache

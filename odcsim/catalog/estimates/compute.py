@@ -10,11 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from odcsim.catalog.estimates import own
-from odcsim.catalog.estimates.rates import Attention, Rates
+from odcsim.catalog.estimates.rates import Attention, Precision, Rates
 from odcsim.catalog.estimates.spreads import INTERVAL, kinds, together
 from odcsim.catalog.estimates.work import (
     BACKWARD_MOVES,
-    CAST_WEIGHT,
     COPIED_OUT,
     HOOKS,
     LAUNCH,
@@ -31,7 +30,7 @@ from odcsim.cluster import GPU
 from odcsim.errors import InputError, nearest
 from odcsim.model import ATTENTION_BACKWARD, BYTES_BF16, LINEAR_BACKWARD, Model
 from odcsim.profile import Polynomial, Profile
-from odcsim.recipe import USUAL, Recipe
+from odcsim.recipe import PRECISIONS, USUAL, Recipe
 
 PUBLISHED = frozenset(("fitted", "measured", "datasheet"))  # kinds of figures that others stated or showed
 # AdamW reads weights, gradients and moments, and writes all but the gradients.
@@ -117,7 +116,8 @@ def kinds_used(gpu: GPU, rates: Rates, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _rates_used(rates: Rates, recipe: Recipe) -> dict[str, str]:
-    return {name: kind for name, kind in rates.kinds.items() if name != "fp8" or recipe.kernels.precision == "fp8"}
+    unused = {*PRECISIONS} - {recipe.kernels.precision}
+    return {name: kind for name, kind in rates.kinds.items() if name not in unused}
 
 
 def kernel(rates: Rates, name: str) -> Attention:
@@ -205,8 +205,7 @@ def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -
     rate, bandwidth = gpu.matmul_flops * rates.matmul, gpu.memory_bandwidth * rates.moved
     work = sum(m.flops * (1 + rates.narrow / m.narrowest) for m in matmuls(model))
     carried = moved(model, stack) + (adapted(model, stack) if chosen.lora else 0.0)
-    eight = chosen.kernels.precision == "fp8"
-    faster, casts = _fp8(gpu, rates, chosen), cast(model) if eight else 0.0
+    precision = _precision(gpu, rates, chosen)
     trained = adapter_parameters(model, chosen.lora) if chosen.lora else model.layer_parameters
     used = kernel(rates, chosen.kernels.attention)
     share = gpu.peak_flops * rates.head_share(model.head_dim)
@@ -214,25 +213,24 @@ def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -
     softmax = (model.layers - model.linear_layers) / model.layers
     ahead, back = square / (share * used.forward), ATTENTION_BACKWARD * square / (share * used.backward)
     return _Layer(
-        matmul=work / (rate * faster) + casts / bandwidth,
+        matmul=work / (rate * precision.faster) + cast(model, precision.cast) / bandwidth,
         moved=carried / bandwidth,
         attention=(ahead, softmax * ahead * used.short_forward),
         attention_back=(back, softmax * back * used.short_backward),
         weights=LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD,
         padded=padded(model) / rate,
-        out=(COPIED_OUT + (CAST_WEIGHT if eight else 0.0)) * model.layer_parameters / bandwidth,
+        out=(COPIED_OUT + precision.cast_weight) * model.layer_parameters / bandwidth,
         into=(BYTES_BF16 + chosen.sent) * trained / bandwidth,
         launches=stack.launches * LAUNCH,
         gathers=float(chosen.reshard),
     )
 
 
-def _fp8(gpu: GPU, rates: Rates, chosen: Recipe) -> float:
-    if chosen.kernels.precision == "bf16":
-        return 1.0
-    if not rates.fp8:
-        raise InputError(f"{gpu.name} does not run matmuls in fp8", fix="leave --precision at bf16")
-    return rates.fp8
+def _precision(gpu: GPU, rates: Rates, chosen: Recipe) -> Precision:
+    name, usual = chosen.kernels.precision, USUAL.kernels.precision
+    if name != usual and name not in rates.precisions:
+        raise InputError(f"{gpu.name} does not run matmuls in {name}", fix=f"leave --precision at {usual}")
+    return rates.precisions.get(name, Precision())
 
 
 def _head(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> float:

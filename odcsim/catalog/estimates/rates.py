@@ -27,6 +27,15 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class Precision:
+    """What the matmuls of layers run in."""
+
+    faster: float = 1.0  # how many times as fast as in bf16 a large one runs, casts apart
+    cast: float = 0.0  # bytes that casts move for each element of a token in a layer's three matmuls
+    cast_weight: float = 0.0  # ... and for each of a weight in each pass
+
+
+@dataclass(frozen=True, slots=True)
 class Rates:
     """Shares and seconds, and how far runs are off that had no part in them."""
 
@@ -35,10 +44,10 @@ class Rates:
     narrow: float  # a matmul whose smaller side is as wide as this takes twice as long as its FLOPs say
     moved: float  # share of the memory's bandwidth that work reaches which only moves bytes
     copying: float  # share of compute that goes to the kernels of a collective while it is under way
-    fp8: float  # how many times as fast as in bf16 a large matmul runs in fp8, casts apart; 0: not at all
     usual: str  # the attention kernel that most people run
     kinds: Mapping[str, str]  # how the figures above are known: fitted, measured, chosen, assumed or datasheet
     attention: Mapping[str, Attention] = field(default_factory=lambda: MappingProxyType({}))
+    precisions: Mapping[str, Precision] = field(default_factory=lambda: MappingProxyType({}))  # beside bf16
     spreads: Mapping[str, Spread] = field(default_factory=lambda: MappingProxyType({}))  # by kind of run
 
     def head_share(self, head_dim: int) -> float:

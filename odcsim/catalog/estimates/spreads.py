@@ -30,12 +30,11 @@ class Spread:
 def kinds(family: str, model: Model, chosen: Recipe) -> list[str]:
     """What kinds of run this is, its family of GPUs first. Linear attention leans on young kernels as experts do."""
     own = {
-        "compiled": chosen.kernels.stack == "compiled",
-        "plain": chosen.kernels.stack == "plain",
+        chosen.kernels.stack: chosen.kernels.stack in STARTS,
         "experts": bool(model.experts or model.linear_layers),
         "adapters": bool(chosen.lora),
-        "policy": chosen.kernels.loss == "policy",
-        "fp8": chosen.kernels.precision == "fp8",
+        chosen.kernels.loss: chosen.kernels.loss in STARTS,
+        chosen.kernels.precision: "precision" not in chosen.usual,
     }
     return [family, *(name for name, true in own.items() if true)]
 

@@ -13,10 +13,6 @@ BACKWARD_MOVES = 2.0
 # A token's copies to its experts and back: gathered (2 passes over the hidden state of each), multiplied by their
 # scores in fp32 (cast 3, product 4, cast 3) and added up (2).
 SORTED = 14.0
-# Matmuls in fp8: a forward looks for the largest of its input (2 bytes of each element) and casts it (3); backward
-# casts it again by columns (3), and its gradient both ways (2, 6). A third of these for each of a layer's three
-# matmuls, half by what it reads and half by what it writes; and a weight is scaled and cast in each pass.
-CAST, CAST_WEIGHT = 16 / 3, 5.0
 # What FSDP2 does beside moving a layer: a gather lands in one buffer and is copied out to its parameters (read and
 # written in bf16). Gradients are cast to what they travel in, and sorted by rank.
 COPIED_OUT = 4.0
@@ -99,9 +95,10 @@ def matmuls(model: Model) -> tuple[Matmul, ...]:
     return (*attention, *_mlp(model))
 
 
-def cast(model: Model) -> float:
-    """Bytes per token that one of a layer's three matmuls moves to be in fp8."""
-    return CAST / 2 * sum(m.times * (m.inner + m.outer) for m in matmuls(model))
+def cast(model: Model, each: float) -> float:
+    """Bytes per token that casts move, a third for each of a layer's three matmuls: half by what it reads and half by
+    what it writes."""
+    return each / 3 / 2 * sum(m.times * (m.inner + m.outer) for m in matmuls(model))
 
 
 def adapted(model: Model, stack: Stack) -> float:

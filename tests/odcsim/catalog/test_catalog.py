@@ -16,7 +16,7 @@ from odcsim.cluster import GPU
 from odcsim.decide.answer_words import trust
 from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
-from odcsim.recipe import Kernels, Recipe
+from odcsim.recipe import ATTENTION, PRECISIONS, Kernels, Recipe
 
 # Published or recomputed elsewhere: parameters and active parameters in 10^9, bf16 megabytes of one layer, and the
 # length at which causal attention costs as much as the matmuls, in thousands (0 where windows make it meaningless).
@@ -162,6 +162,7 @@ def test_every_gpu_is_in_one_family_and_every_figure_says_where_it_is_from():
     assert sorted(listed) == sorted(catalog.gpu_names())
     assert {family_of(gpu) for gpu in catalog.gpu_names()} == set(families())
     assert family_of("somebodys-gpu") not in spreads()  # taken for the least known
+    assert (["usual", *CONTENT["attention"]], ["bf16", *CONTENT["precisions"]]) == ([*ATTENTION], [*PRECISIONS])
     for row in CONTENT["attention"].values():
         assert set(row) <= set(CONTENT["families"])
         for *shares, kind, source in row.values():
@@ -177,7 +178,7 @@ def test_shares_are_shares(family):
     found, known = rates(family), figures(family)
     assert all(0.3 < share <= 1 for share in (found.matmul, found.moved))
     assert 0 <= found.copying < 0.5
-    assert found.fp8 == 0 or 1 < found.fp8 <= 2
+    assert all(1 < of.faster <= 2 for of in found.precisions.values())
     assert found.usual in found.attention
     for kernel in found.attention.values():
         assert all(0 < share < 0.8 for share in (kernel.forward, kernel.backward))
@@ -192,15 +193,14 @@ CASES = [
     for gpu in catalog.gpu_names()
     for kernel, rows in CONTENT["attention"].items()
     if family_of(gpu) in rows
-    for precision in ("bf16", "fp8")
-    if precision == "bf16" or CONTENT["families"][family_of(gpu)]["fp8"][0]
+    for precision in ("bf16", *rates(family_of(gpu)).precisions)
 ]
 
 
 @pytest.mark.parametrize(("gpu", "kernel", "precision"), CASES)
 def test_words_about_rates_agree_with_their_kinds(gpu, kernel, precision):
     row = CONTENT["families"][family_of(gpu)]
-    used = ["matmul", "narrow", "moved", "copying"] + ["fp8"] * (precision == "fp8")
+    used = ["matmul", "narrow", "moved", "copying"] + [precision] * (precision != "bf16")
     kinds = {CONTENT["attention"][kernel][family_of(gpu)][4], *(row[name][1] for name in used)}
     kinds |= {figure.kind for figure in catalog.gpu_figures(gpu) if figure.name == "matmul_tflops"} & {"assumed"}
     recipe = Recipe(kernels=Kernels(attention=kernel, precision=precision))

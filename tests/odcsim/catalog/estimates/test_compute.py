@@ -119,7 +119,7 @@ def test_fp8_makes_the_matmuls_of_layers_as_much_faster_as_it_says_less_their_ca
     work = sum(m.flops * (1 + known.narrow / m.narrowest) for m in matmuls(model))
     wide = sum(m.times * (m.inner + m.outer) for m in matmuls(model))
     read = 8 / 3 * wide / (3.35e12 * known.moved)  # to be cast, and gradients
-    assert bf16 - fp8 == pytest.approx(work / (795e12 * known.matmul) * (1 - 1 / known.fp8) - read)
+    assert bf16 - fp8 == pytest.approx(work / (795e12 * known.matmul) * (1 - 1 / known.precisions["fp8"].faster) - read)
     for name in ("h100", "b200"):
         widths = [replace(catalog.model("llama-3.1-8b"), hidden=128 * n, ffn=384 * n, heads=n) for n in (8, 16, 32, 64)]
         times = [[of(wide, name, precision=p).forward.linear for wide in widths] for p in ("bf16", "fp8")]
