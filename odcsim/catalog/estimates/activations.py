@@ -5,21 +5,15 @@ and attention's output, the MLP's gate, up, its activation and product. Bytes th
 between them is the memory estimate's.
 """
 
+from odcsim.catalog.estimates.work import SCORES, STACKS
 from odcsim.model import BYTES_BF16, BYTES_FP32, Model
 from odcsim.recipe import Recipe
 
-# Bytes of a logit at the peak of a loss over all of them, which is the backward of cross-entropy in fp32:
-# log-probabilities, their gradient, and that of the logits. A trainer as it comes has as much in its forward already,
-# where it shifts the logits. A compiled stack has a loop of its own around its layers, some of which hold on to the
-# logits until backward is over (4 in fp32), and some do not: as if in bf16.
-WHOLE = {"tuned": 3 * BYTES_FP32, "plain": 3 * BYTES_FP32, "compiled": 3 * BYTES_FP32 + BYTES_BF16}
 # A chunk's are in bf16, in fp32 for the loss, and their gradient in bf16.
 CHUNKED = BYTES_BF16 + BYTES_FP32 + BYTES_BF16
 # An RL trainer takes log-probabilities and entropy of all tokens, so many words at a time: in backward logits in fp32,
 # probabilities, their gradient, and that by the temperature.
 WORDS, POLICY = 2048, 4 * BYTES_FP32
-# RMSNorm that is several kernels keeps its input in fp32 as well: elements of bf16 over the hidden state, of two norms.
-UNFUSED = {"tuned": 4, "compiled": 0, "plain": 6}
 # Copies of a token for each expert that it visits, in elements of bf16. Forward keeps what goes in, and in fp32 what
 # comes out, which a score weighs. Backward of the weighing has its gradient, the same in fp32, that times the score,
 # and that times what came out.
@@ -47,7 +41,7 @@ def kept(model: Model, tokens: int, longest: int, recipe: Recipe) -> float:
 def held(model: Model, tokens: int, devices: int, recipe: Recipe) -> float:
     """Gradients of all layers' inputs: FSDP1's hooks for frozen weights keep each, and the input with it, until all of
     backward is over, where PyTorch's reentrant checkpoint runs layers again."""
-    if devices == 1 or not recipe.lora or recipe.recompute != "full" or recipe.kernels.stack == "compiled":
+    if devices == 1 or not recipe.lora or recipe.recompute != "full" or STACKS[recipe.kernels.stack].compiled:
         return 0.0
     return float(BYTES_BF16 * tokens) * model.layers * model.hidden
 
@@ -67,7 +61,7 @@ def at_loss(model: Model, tokens: int) -> float:
 
 def logits(model: Model, tokens: int, recipe: Recipe) -> float:
     if recipe.kernels.loss == "whole":
-        return float(tokens) * model.vocab * WHOLE[recipe.kernels.stack]
+        return float(tokens) * model.vocab * STACKS[recipe.kernels.stack].logit
     if recipe.kernels.loss == "policy":
         return float(tokens) * min(model.vocab, WORDS) * POLICY
     return float(chunk(model, tokens)) * model.vocab * CHUNKED
@@ -91,13 +85,13 @@ def _heads(model: Model) -> float:
 
 def _around(model: Model, recipe: Recipe) -> float:
     """Of one layer what its backward reads outside the MLP."""
-    norms = 0 if model.plain_mlp else UNFUSED[recipe.kernels.stack]
+    norms = 0 if model.plain_mlp else STACKS[recipe.kernels.stack].unfused
     return (4 + norms) * model.hidden + _heads(model)
 
 
 def _within(model: Model, recipe: Recipe) -> float:
     """Of one layer what the MLP's backward reads."""
-    inner = 2 if model.plain_mlp else 3 if recipe.kernels.stack == "compiled" else 4
+    inner = 2 if model.plain_mlp else 3 if STACKS[recipe.kernels.stack].compiled else 4
     return inner * _mlp(model) + TO_EXPERTS * _visits(model)
 
 
@@ -124,10 +118,10 @@ def _products(model: Model, recipe: Recipe) -> float:
     """What recompute by operator keeps: attention's output, and every second matmul's, counted from the first. The last
     one's is what comes out of the layer, which no backward reads: a compiler leaves it out."""
     queries, shared = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    last = 0 if recipe.kernels.stack == "compiled" else model.hidden
+    last = 0 if STACKS[recipe.kernels.stack].compiled else model.hidden
     return queries + (queries + shared + _mlp(model) + last)
 
 
 def _scores(model: Model, longest: int, recipe: Recipe) -> float:
-    """Elements per token of attention's matrices where a kernel writes them down: scores in fp32, weights in bf16."""
-    return 3.0 * model.heads * longest if recipe.kernels.attention == "eager" else 0.0
+    """Elements per token of attention's matrices, where a kernel writes them down."""
+    return SCORES.get(recipe.kernels.attention, 0.0) * model.heads * longest

@@ -17,6 +17,7 @@ from odcsim.catalog.estimates.work import (
     COPIED_OUT,
     HOOKS,
     LAUNCH,
+    OPTIMIZERS,
     POLICY,
     STACKS,
     Stack,
@@ -33,8 +34,6 @@ from odcsim.profile import Polynomial, Profile
 from odcsim.recipe import PRECISIONS, USUAL, Recipe
 
 PUBLISHED = frozenset(("fitted", "measured", "datasheet"))  # kinds of figures that others stated or showed
-# AdamW reads weights, gradients and moments, and writes all but the gradients.
-OPTIMIZER_BYTES = {"fp32": 28, "bf16": 20, "8bit": 16, "pure": 14}
 PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
 # With the optimizer's states in the host's memory gradients go there and weights come back, over a link of PCIe 4 and
 # at what a processor's share of its memory gives AdamW: bytes/s of one device.
@@ -147,7 +146,7 @@ def seconds(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, shard: float) 
 
 def _step(chosen: Recipe, stack: Stack, trained: float, bandwidth: float) -> float:
     """Seconds of the optimizer on so many parameters."""
-    moved = OPTIMIZER_BYTES[chosen.optimizer] * trained
+    moved = OPTIMIZERS[chosen.optimizer].moved * trained
     if chosen.offload:
         return moved / HOST_MEMORY + OFFLOADED_BYTES * trained / HOST_LINK
     return stack.optimizer * moved / bandwidth

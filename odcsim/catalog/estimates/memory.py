@@ -12,16 +12,10 @@ from dataclasses import dataclass, fields
 
 from odcsim.catalog.estimates import activations
 from odcsim.catalog.estimates.compute import adapter_parameters, trained_share
+from odcsim.catalog.estimates.work import OPTIMIZERS, STACKS
 from odcsim.model import BYTES_BF16, BYTES_FP32, Model
 from odcsim.program import sync_named
 from odcsim.recipe import USUAL, Recipe
-
-# AdamW keeps two moments beside the master weights (ZeRO, arXiv 1910.02054, section 3.1): bytes of both.
-MOMENTS = {"fp32": 8, "bf16": 4, "8bit": 2, "pure": 4}
-
-# PyTorch's AdamW takes all weights at once where nobody asks for another way, and meanwhile holds the root of every
-# second moment: bytes of it. Quantized moments are read block by block.
-ROOTS = {"fp32": 4, "bf16": 2, "8bit": 0, "pure": 2}
 
 # FSDP2 prefetches: while one layer computes, the next is there. A third's bytes are on their way, and of the gradients
 # of one: before it reduces another unit, FSDP2's backward waits for the last.
@@ -88,7 +82,7 @@ def estimate(
     """
     lasting, trained = _lasting(model, devices, recipe, holders), trained_share(model, recipe.lora)
     share = model.parameters / _holders_of_states(devices, holders, recipe)
-    roots = 0.0 if recipe.offload else share * trained * ROOTS[recipe.optimizer]
+    roots = 0.0 if recipe.offload else share * trained * OPTIMIZERS[recipe.optimizer].roots
     before, later = _moments(model, devices, tokens, longest or tokens, recipe)
     shards = _shards(model, devices, recipe, holders)
     found = [_full(moment, 0.0 if microbatches == 1 else shards) for moment in before]
@@ -107,10 +101,10 @@ def over_full(model: Model, devices: int, recipe: Recipe, holders: int) -> float
 def _lasting(model: Model, devices: int, recipe: Recipe, holders: int) -> dict[str, float]:
     """What is there all the time, beside shards of gradients."""
     share, trained = model.parameters / _holders_of_states(devices, holders, recipe), trained_share(model, recipe.lora)
-    sync, here = sync_named(recipe.sync), not recipe.offload
+    sync, here, optimizer = sync_named(recipe.sync), not recipe.offload, OPTIMIZERS[recipe.optimizer]
     return {
-        "weights": here * share * (_kept_in(recipe) * trained + _frozen_in(recipe) * (1 - trained)),
-        "moments": here * share * trained * MOMENTS[recipe.optimizer],
+        "weights": here * share * (optimizer.master * trained + _frozen_in(recipe) * (1 - trained)),
+        "moments": here * share * trained * optimizer.moments,
         "arena": 0.0 if sync.meets else (BYTES_BF16 + BYTES_FP32 * trained) * model.parameters / devices,
         "in_node": _in_node(model, devices, recipe, holders or devices),
     }
@@ -135,15 +129,10 @@ def _holders_of_states(devices: int, holders: int, recipe: Recipe) -> int:
     return holders if holders and recipe.exchange == "layers" else devices
 
 
-def _kept_in(recipe: Recipe) -> int:
-    """Bytes of a master weight, and of a gradient of one."""
-    return BYTES_BF16 if recipe.optimizer == "pure" else BYTES_FP32
-
-
 def _frozen_in(recipe: Recipe) -> int:
     """Bytes of a frozen weight. Libraries of adapters load it in bf16, and FSDP1 leaves it so; a compiled stack is
     FSDP2's, which gathers in bf16 what lies in fp32, frozen or not (github.com/huggingface/accelerate/issues/3844)."""
-    return _kept_in(recipe) if recipe.kernels.stack == "compiled" else BYTES_BF16
+    return OPTIMIZERS[recipe.optimizer].master if STACKS[recipe.kernels.stack].compiled else BYTES_BF16
 
 
 Moment = dict[str, float]  # what comes and goes, by its terms
@@ -190,6 +179,6 @@ def _shards(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
     """Of gradients in fp32; on-demand has them in its arena. And everything once more, unsharded, where reduction is
     deferred: FSDP2 accumulates in the dtype that it reduces in."""
     sync = sync_named(recipe.sync)
-    every = _kept_in(recipe) * trained_share(model, recipe.lora) * model.parameters
+    every = OPTIMIZERS[recipe.optimizer].master * trained_share(model, recipe.lora) * model.parameters
     shard = every / _holders_of_states(devices, holders, recipe) if sync.meets else 0.0
     return shard + (0.0 if sync.push_every_microbatch else every)

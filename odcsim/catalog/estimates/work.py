@@ -7,7 +7,7 @@ what it fuses. A backward moves twice what its forward does.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from odcsim.model import BYTES_BF16, Model
+from odcsim.model import BYTES_BF16, BYTES_FP32, Model
 
 BACKWARD_MOVES = 2.0
 # A token's copies to its experts and back: gathered (2 passes over the hidden state of each), multiplied by their
@@ -52,6 +52,9 @@ class Stack:
     launches: int  # kernels of a layer's forward
     host: float  # seconds of a microbatch in which the host feeds nothing: loop, reading the loss
     optimizer: float  # how often it passes over its states
+    logit: int  # bytes of one at the peak of a loss over all of them
+    unfused: int  # elements of bf16 over the hidden state that two norms of several kernels keep, their inputs in fp32
+    compiled: bool = False  # by torch.compile, beside FSDP2's own hooks
 
 
 LAYER_NORM = 2.0  # a kernel of its own in every stack; models whose MLP has no gate use it
@@ -71,19 +74,42 @@ OPERATIONS, SHIFTED = 46.0, 8.0
 # sums (20); backward writes them again (2), casts, scales (14), takes differences, exponentials, gradients (32), casts
 # those twice (12) and reads them in two matmuls (4).
 POLICY = 120.0
+# The peak of a loss over all logits is the backward of cross-entropy in fp32: log-probabilities, their gradient, and
+# that of the logits. A trainer as it comes has as much in its forward already, where it shifts the logits. A compiled
+# stack has a loop of its own around its layers, some of which hold on to the logits until backward is over (4 in fp32),
+# and some do not: as if in bf16.
+PEAK = 3 * BYTES_FP32
 
 STACKS = {
     # Packed samples, flash attention, a fused optimizer and loss, PyTorch's modules as they are.
-    "tuned": Stack(12.0, 3.0, 6.0, 5.0, (1.0, 3.0), 16.0, 10.0, launches=40, host=2e-3, optimizer=1.0),
+    "tuned": Stack(12.0, 3.0, 6.0, 5.0, (1.0, 3.0), 16.0, 10.0, 40, 2e-3, 1.0, PEAK, 4),
     # Layers through torch.compile, which fuses what lies between matmuls; a loss over all logits is in no layer.
-    "compiled": Stack(2.0, 2.0, 2.0, 3.0, (1.25, 4.0), OPERATIONS, 8.0, launches=16, host=1e-3, optimizer=1.0),
+    "compiled": Stack(2.0, 2.0, 2.0, 3.0, (1.25, 4.0), OPERATIONS, 8.0, 16, 1e-3, 1.0, PEAK + BYTES_BF16, 0, True),
     # A trainer of a library of models as it comes: each step of a norm and of rotary embeddings a kernel, copies around
     # attention, a loss in fp32 over all logits, an optimizer that passes over its states operation by
     # operation.
-    "plain": Stack(
-        13.0, 6.0, 14.0, 5.0, (1.25, 4.0), OPERATIONS + SHIFTED, 24.0, launches=110, host=2e-2, optimizer=3.0
-    ),
+    "plain": Stack(13.0, 6.0, 14.0, 5.0, (1.25, 4.0), OPERATIONS + SHIFTED, 24.0, 110, 2e-2, 3.0, PEAK, 6),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """What AdamW keeps of a parameter and moves in a step, in bytes, by the type of its moments."""
+
+    moved: int  # weights, gradients and moments are read, and all but the gradients written
+    moments: int  # both of them, beside the master weights (ZeRO, arXiv 1910.02054, section 3.1)
+    roots: int  # of second moments, of all weights at once, as PyTorch takes them; quantized ones are read in blocks
+    master: int = BYTES_FP32  # a weight, and a gradient of one
+
+
+OPTIMIZERS = {
+    "fp32": Optimizer(28, 8, 4),
+    "bf16": Optimizer(20, 4, 2),
+    "8bit": Optimizer(16, 2, 0),
+    "pure": Optimizer(14, 4, 2, BYTES_BF16),
+}
+# Elements per token, head and token before it that a kernel of attention writes down: scores in fp32, weights in bf16.
+SCORES = {"eager": 3.0}
 
 
 def matmuls(model: Model) -> tuple[Matmul, ...]:
