@@ -125,8 +125,7 @@ def standing_for(sync: str) -> tuple[str, ...]:
 
 def advised(sync: str) -> str:
     """The balancer to take under the sync unless another is well ahead."""
-    facts = sync_named(sync)
-    return next(b.name for b in BALANCERS if b.advised_for(facts))
+    return next(b.name for b in BALANCERS if b.advised_for(sync_named(sync)))
 
 
 _HOME = {"LearnedCosts": "learned", "Plan": "library", "plan": "library"}

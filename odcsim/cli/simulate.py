@@ -40,7 +40,6 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.unmeasured import run_of_schedules, widened_cost
     from odcsim.errors import InputError
     from odcsim.executors.simulation import simulate
-    from odcsim.program import sync_named
     from odcsim.results.metrics import usage
 
     file = schedule.read(args.schedule)
@@ -72,6 +71,6 @@ def _run(args: argparse.Namespace) -> None:
         table.show([row])
         if why:
             print(f"Not varied: {row.sharding} sharding ({why}).")
-        if cost.ran.sharding == "hybrid" and sync_named(row.sync).meets:
+        if cost.ran.sharding == "hybrid" and not row.one_sided:
             print(EXCHANGE)
         print(f"{result.about.fidelity}: {cost.profile.origin}\n{args.output}: {row.minibatches} minibatches")

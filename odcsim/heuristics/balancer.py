@@ -57,10 +57,6 @@ class Assigned:
         return self.waiting.nested()[0]
 
 
-def nowhere(_: Sync) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Balancer:
     """All that is known of one balancer: whoever lists, offers, runs or refuses balancers asks here, not by name."""
@@ -77,8 +73,8 @@ class Balancer:
     pads: Callable[[Schedule, int], Schedule] | None = None  # what is run beside samples, up to the limit
     even: bool = True  # it evens out work; one that does not is a baseline, and nobody's best row
     published: bool = False  # the paper's: the one to name where another is no faster
-    stands_for: Callable[[Sync], bool] = nowhere  # where nobody beats it by much: a quick search tries no other
-    advised_for: Callable[[Sync], bool] = nowhere  # where it is the one to take unless another is well ahead
+    stands_for: Callable[[Sync], bool] = lambda _: False  # where nobody beats it by much: a quick search tries no other
+    advised_for: Callable[[Sync], bool] = lambda _: False  # where it is the one to take unless another is well ahead
 
     def suits(self, sync: Sync) -> bool:
         """Whether devices come to their end with it: where their counts differ, they must not meet inside."""

@@ -21,8 +21,8 @@ from odcsim.neighbours.neighbour import (
 def settings(row: ChosenRow) -> Settings:
     settings: Settings = {
         **carried(row, "--model_name_or_path", "--num_train_epochs"),
-        "--per_device_train_batch_size": row.minibatch if row.one_sided else row.each or 1,
-        "--gradient_accumulation_steps": 1 if row.one_sided else row.accumulated,
+        "--per_device_train_batch_size": (row.each or 1) if row.sync.meets else row.minibatch,
+        "--gradient_accumulation_steps": row.accumulated if row.sync.meets else 1,
         "--gradient_checkpointing": row.recompute != "none",
         "--bf16": True,
     }

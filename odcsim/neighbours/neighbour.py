@@ -7,7 +7,7 @@ from typing import Any
 from odcsim.errors import InputError
 from odcsim.heuristics.balancer import Deal, Work
 from odcsim.neighbours.rows import Rows
-from odcsim.program import sync_named
+from odcsim.program import Sync, sync_named
 from odcsim.recipe import Recipe
 
 ENGINE = "on-demand"  # what odc_engine brings, and no trainer runs by itself
@@ -95,14 +95,13 @@ class ChosenRow:
         return self.balancer in (IN_ROWS, IN_FULL_ROWS)
 
     @property
-    def one_sided(self) -> bool:
-        return not sync_named(self.way).meets
+    def sync(self) -> Sync:
+        return sync_named(self.way)
 
     @property
     def met_each(self) -> bool:
         """Whether devices meet for the gradients of each of several microbatches."""
-        sync = sync_named(self.way)
-        return sync.meets and sync.push_every_microbatch and self.accumulated > 1
+        return self.sync.meets and self.sync.push_every_microbatch and self.accumulated > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,13 @@ PACKED = "seq_lengths"  # of a dataset that it packed: the lengths in each row
 
 def settings(row: ChosenRow) -> Settings:
     """On demand the mixin takes the samples of a step as they are, and its own `max_tokens` limits a microbatch."""
-    packing = not row.one_sided and not row.each
+    packing = row.sync.meets and not row.each
     settings: Settings = {
         **carried(row, "--model_name_or_path", "--num_train_epochs"),
         **({} if row.pairs else {"--packing": packing}),
         "--max_length": row.max_tokens if packing else row.longest or row.max_tokens,
-        "--per_device_train_batch_size": row.minibatch if row.one_sided else row.each or 1,
-        "--gradient_accumulation_steps": 1 if row.one_sided else row.accumulated,
+        "--per_device_train_batch_size": (row.each or 1) if row.sync.meets else row.minibatch,
+        "--gradient_accumulation_steps": row.accumulated if row.sync.meets else 1,
         "--gradient_checkpointing": row.recompute != "none",
         "--bf16": True,
     }

@@ -19,7 +19,7 @@ def notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
         yield f"lengths were those of {row.data}: train on that dataset"
     if row.model and not carried(row, "model"):
         yield f"the model is {row.model}, by the catalogue's name: name its weights as well"
-    if row.one_sided:
+    if not row.sync.meets:
         yield f"on-demand by odc_engine, with max_tokens = {row.max_tokens}: see {trainer.engine}"
     else:
         yield f"{trainer.name} assigns samples by its own rule: {_rule(trainer, row)}"
