@@ -1,7 +1,7 @@
 """What GPUs reach inside a training step, from odcsim/catalog/rates.toml."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -31,8 +31,8 @@ def rates(family: str) -> Rates:
     faster = {name: row[name][0] for name in _file()["precisions"] if name in row and row[name][0]}
     runs = MappingProxyType({name: Precision(of, *_file()["precisions"][name]) for name, of in faster.items()})
     kinds = MappingProxyType({name: of[1] for name, of in row.items() if name not in ("gpus", "usual")})
-    known = {name: _kernel(rows[family]) for name, rows in _file()["attention"].items() if family in rows}
-    attention = MappingProxyType(known)
+    every = {name: rows[family] for name, rows in _file()["attention"].items() if family in rows}
+    attention = MappingProxyType({name: Attention(*kernel[:5]) for name, kernel in every.items()})
     return Rates(
         family, usual=row["usual"], kinds=kinds, attention=attention, precisions=runs, spreads=spreads(), **figures
     )
@@ -42,11 +42,6 @@ def rates(family: str) -> Rates:
 def spreads() -> Mapping[str, Spread]:
     """What kinds of runs add to the spread, as far as somebody published one."""
     return MappingProxyType({kind: Spread(*figures) for kind, figures in _file()["spreads"].items()})
-
-
-def _kernel(row: Sequence[Any]) -> Attention:
-    forward, backward, short_forward, short_backward, kind = row[:5]
-    return Attention(forward, backward, short_forward, short_backward, kind)
 
 
 def families() -> list[str]:

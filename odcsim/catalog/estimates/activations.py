@@ -27,7 +27,7 @@ AT_ONCE, AT_ONCE_PLAIN = 6, 3
 def kept(model: Model, tokens: int, longest: int, recipe: Recipe) -> float:
     """What all layers keep from their forward to their backward."""
     saved = model.layers * model.hidden
-    everything = model.layers * _whole(model, recipe)
+    everything = model.layers * (_around(model, recipe) + _within(model, recipe))
     elements = {
         "none": everything,
         "layers": (saved + everything) / 2,
@@ -54,11 +54,6 @@ def working(model: Model, tokens: int, longest: int, recipe: Recipe) -> float:
     return float(BYTES_BF16 * tokens) * (again + 2 * model.hidden + _inside(model, recipe) + scores)
 
 
-def at_loss(model: Model, tokens: int) -> float:
-    """What came out of the last layer, and what the head reads of it."""
-    return float(BYTES_BF16 * tokens) * 2 * model.hidden
-
-
 def logits(model: Model, tokens: int, recipe: Recipe) -> float:
     if recipe.kernels.loss == "whole":
         return float(tokens) * model.vocab * STACKS[recipe.kernels.stack].logit
@@ -78,26 +73,16 @@ def _mlp(model: Model) -> float:
     return max(model.experts_active * model.ffn + model.shared_ffn if model.experts else model.ffn, model.dense_ffn)
 
 
-def _heads(model: Model) -> float:
-    """Queries, keys, values and attention's output."""
-    return 2 * (model.heads + model.kv_heads) * model.head_dim
-
-
 def _around(model: Model, recipe: Recipe) -> float:
-    """Of one layer what its backward reads outside the MLP."""
+    """Of one layer what its backward reads outside the MLP: queries, keys, values and attention's output among it."""
     norms = 0 if model.plain_mlp else STACKS[recipe.kernels.stack].unfused
-    return (4 + norms) * model.hidden + _heads(model)
+    return (4 + norms) * model.hidden + 2 * (model.heads + model.kv_heads) * model.head_dim
 
 
 def _within(model: Model, recipe: Recipe) -> float:
     """Of one layer what the MLP's backward reads."""
     inner = 2 if model.plain_mlp else 3 if STACKS[recipe.kernels.stack].compiled else 4
     return inner * _mlp(model) + TO_EXPERTS * _visits(model)
-
-
-def _whole(model: Model, recipe: Recipe) -> float:
-    """Everything of one layer that its backward reads."""
-    return _around(model, recipe) + _within(model, recipe)
 
 
 def _inside(model: Model, recipe: Recipe) -> float:

@@ -159,7 +159,7 @@ def _moments(
     working = activations.working(model, tokens, longest, recipe)
     held = activations.held(model, tokens, devices, recipe)
     loss = {
-        "activations": kept + activations.at_loss(model, tokens),
+        "activations": kept + BYTES_BF16 * tokens * 2.0 * model.hidden,  # the last layer's output, and the head's input
         "logits": activations.logits(model, tokens, recipe),
         "unsharded": BYTES_BF16 * (root + (layer if recipe.reshard else whole)),
         "gradients": BYTES_BF16 * (0.0 if recipe.kernels.loss == "whole" else head),

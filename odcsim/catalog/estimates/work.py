@@ -74,10 +74,9 @@ OPERATIONS, SHIFTED = 46.0, 8.0
 # sums (20); backward writes them again (2), casts, scales (14), takes differences, exponentials, gradients (32), casts
 # those twice (12) and reads them in two matmuls (4).
 POLICY = 120.0
-# The peak of a loss over all logits is the backward of cross-entropy in fp32: log-probabilities, their gradient, and
-# that of the logits. A trainer as it comes has as much in its forward already, where it shifts the logits. A compiled
-# stack has a loop of its own around its layers, some of which hold on to the logits until backward is over (4 in fp32),
-# and some do not: as if in bf16.
+# A loss over all logits has most in the backward of cross-entropy in fp32: log-probabilities, their gradient, and that
+# of the logits. A trainer as it comes has as much in its forward already, where it shifts them. Around a compiled stack
+# some loops hold on to them until backward is over (4 in fp32), and some do not: as if in bf16.
 PEAK = 3 * BYTES_FP32
 
 STACKS = {
@@ -86,8 +85,7 @@ STACKS = {
     # Layers through torch.compile, which fuses what lies between matmuls; a loss over all logits is in no layer.
     "compiled": Stack(2.0, 2.0, 2.0, 3.0, (1.25, 4.0), OPERATIONS, 8.0, 16, 1e-3, 1.0, PEAK + BYTES_BF16, 0, True),
     # A trainer of a library of models as it comes: each step of a norm and of rotary embeddings a kernel, copies around
-    # attention, a loss in fp32 over all logits, an optimizer that passes over its states operation by
-    # operation.
+    # attention, a loss in fp32 over all logits, an optimizer that passes over its states operation by operation.
     "plain": Stack(13.0, 6.0, 14.0, 5.0, (1.25, 4.0), OPERATIONS + SHIFTED, 24.0, 110, 2e-2, 3.0, PEAK, 6),
 }
 
