@@ -65,10 +65,7 @@ SYNC_TABLE = {
 }
 SYNCS = tuple(SYNC_TABLE)
 # Those who meet inside a minibatch, and those who do not, each by its usual sync: the first of the table.
-SIDES = MEETING, ONE_SIDED = (
-    next(name for name, sync in SYNC_TABLE.items() if sync.meets),
-    next(name for name, sync in SYNC_TABLE.items() if not sync.meets),
-)
+SIDES = MEETING, ONE_SIDED = tuple(next(n for n, s in SYNC_TABLE.items() if s.meets is m) for m in (True, False))
 
 
 @dataclass(frozen=True, slots=True)

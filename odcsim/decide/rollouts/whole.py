@@ -61,10 +61,6 @@ class WholeStep:
     each: tuple[float, ...] = ()  # computed seconds of every step
 
     @property
-    def one_sided(self) -> bool:
-        return not sync_named(self.way).meets
-
-    @property
     def trained(self) -> float:
         return self.training * self.around.trainings
 
@@ -183,7 +179,7 @@ def takes(rows: Sequence[WholeStep], mine: WholeStep | None = None) -> list[str]
 def own(rows: Sequence[WholeStep], trainer: str | None) -> WholeStep | None:
     """The row that a trainer which was asked for runs by itself."""
     names = [dealer.name for dealer in dealers(trainer) if trainer and dealer.trainer == trainer]
-    return next((row for row in rows if row.dealer in names and not row.one_sided), None)
+    return next((row for row in rows if row.dealer in names and sync_named(row.way).meets), None)
 
 
 def beside(rows: Sequence[WholeStep], mine: WholeStep) -> list[str]:
@@ -191,7 +187,7 @@ def beside(rows: Sequence[WholeStep], mine: WholeStep) -> list[str]:
     if mine.memory_fits is False:
         return [f"{_named(mine)} does not fit memory here: {capacity.sized(mine)}."]
     others = [row for row in capacity.roomiest(rows) if row is not mine and row.memory_fits is not False]
-    sides = [best for one_sided in (False, True) if (best := _fastest(others, one_sided=one_sided))]
+    sides = [best for meets in (True, False) if (best := _fastest(others, meets=meets))]
     gains = [_gain(best, mine) for best in sides if mine.trained / best.trained >= NOTABLE]
     brought = [f"With odc_engine: {' '.join(gains)}"] if gains else ["No rule of odc_engine is notably faster."]
     tight = [f"Memory per device is {capacity.told(mine)}, so it may not fit."] if capacity.tight(mine) else []
@@ -204,7 +200,7 @@ def verdict(rows: Sequence[WholeStep]) -> list[str]:
     fitting = [row for row in capacity.roomiest(rows) if row.memory_fits is not False]
     if not fitting:
         return ["Out of memory: nothing here fits."]
-    best, rival = (_fastest(fitting, one_sided=one_sided) for one_sided in (True, False))
+    best, rival = (_fastest(fitting, meets=meets) for meets in (False, True))
     ahead = min((row for row in (rival, best) if row), key=lambda row: row.seconds)
     usual = next(row for row in rows if (row.dealer, row.way) == VERL)
     lead = _gain(best, rival) if best and rival else f"Of those that fit memory, {_named(ahead)} is the fastest."
@@ -223,8 +219,8 @@ def _memory(ahead: WholeStep, rows: Sequence[WholeStep]) -> Iterator[str]:
         yield f"{faster}, but {why} ({capacity.sized(first)})."
 
 
-def _fastest(rows: Sequence[WholeStep], *, one_sided: bool) -> WholeStep | None:
-    return min((row for row in rows if row.one_sided is one_sided), key=lambda row: row.seconds, default=None)
+def _fastest(rows: Sequence[WholeStep], *, meets: bool) -> WholeStep | None:
+    return min((row for row in rows if sync_named(row.way).meets is meets), key=lambda row: row.seconds, default=None)
 
 
 def _beside(ahead: WholeStep, usual: WholeStep) -> str:
