@@ -54,7 +54,7 @@ def _write_steps(timelines: "Sequence[Timeline]", args: argparse.Namespace) -> N
     import io
 
     from odcsim.cli.csvs import write_lines
-    from odcsim.results.steps import steps
+    from odcsim.results.metrics import steps
     from odcsim.support.files import write_text
 
     titles = [t.about.title for t in timelines]

@@ -15,7 +15,7 @@ from odcsim.fitting.measurements import KEPT, Compute, Constant, Transfer
 from odcsim.model import Model
 from odcsim.profile import DTYPES
 from odcsim.program import COMPUTE, ROOT, SETTLES
-from odcsim.results.spans import delays, took
+from odcsim.results.metrics import delays, took
 from odcsim.schedule import Schedule
 from odcsim.timeline import Block, Floats, Timeline
 

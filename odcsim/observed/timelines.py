@@ -1,7 +1,7 @@
 """The engine's recorded runs and simulated timelines as runs that exist: a minibatch is a step.
 
-What a gap of the compute lane waited for is told by the rule of `results.gaps`, as `metrics` tells it. Waiting is not
-written down here: whoever came to a meeting first has a longer piece in it.
+What a gap of the compute lane waited for is told by the rule of `results.metrics`. Waiting is not written down here:
+whoever came to a meeting first has a longer piece in it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from odcsim.errors import InputError
 from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
 from odcsim.program import COMPUTE, Program
-from odcsim.results.gaps import gaps
-from odcsim.results.spans import took
+from odcsim.results.metrics import gaps, took
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import Block, Floats, Ints, Timeline
 

@@ -4,16 +4,14 @@ A gap is time in which a device's compute lane holds no compute. Every moment of
 that the next compute needed was doing: waiting for a peer to come to a meeting, moving bytes, or nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from odcsim.program import COMPUTE, EVERY, Program, by_steps
-from odcsim.results.gaps import Gap, begun, gaps, uncovered
-from odcsim.timeline import Block, Floats, Timeline
+from odcsim.program import COMPUTE, EVERY, Program, Step, by_steps
+from odcsim.timeline import Block, Floats, Ints, Timeline
 
 PARTS = ("wait_inside", "wait_end", "gather", "push", "other")
 ROUNDING = 1e-12  # of all seconds: what is left of them where they were summed in another order
@@ -42,31 +40,99 @@ class Usage:
         return {part: seconds / total if total else 0.0 for part, seconds in lost.items()}
 
 
+COLUMNS = tuple(field.name for field in fields(Usage))
+
+
+def joined(pieces: Sequence[Usage]) -> Usage:
+    """Minibatches behind each other."""
+    return Usage(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in COLUMNS))
+
+
+def parted(whole: Usage, parts: int) -> list[Usage]:
+    """Equal parts of it, in order."""
+    return [Usage(*of) for of in zip(*(np.split(getattr(whole, name), parts) for name in COLUMNS), strict=True)]
+
+
+def assemble(pieces: Iterable[tuple[Ints, Usage]], minibatches: int) -> Usage:
+    """Put the usages of blocks back into the order of their minibatches."""
+    whole = Usage(*np.zeros((len(COLUMNS), minibatches)))
+    for numbers, piece in pieces:
+        for name in COLUMNS:
+            getattr(whole, name)[numbers] = getattr(piece, name)
+    return whole
+
+
 def usage(timeline: Timeline) -> Usage:
     """The usage of every minibatch, in the order of the schedule file."""
     return assemble([(block.minibatches, measure(block)) for block in timeline.blocks], len(timeline.samples))
 
 
-def assemble(pieces: Iterable[tuple[NDArray[np.int64], Usage]], minibatches: int) -> Usage:
-    """Put the usages of blocks back into the order of their minibatches."""
-    whole = {field.name: np.zeros(minibatches) for field in fields(Usage)}
-    for numbers, piece in pieces:
-        for name, values in whole.items():
-            values[numbers] = getattr(piece, name)
-    return Usage(**whole)
+def steps(timeline: Timeline, run: str) -> Iterator[dict[str, str | int | float]]:
+    """A row for each minibatch, as trackers of experiments take them; idle and its parts are shares of device time.
+    `run` tells it from others in one file."""
+    found, devices = usage(timeline), timeline.about.devices
+    elapsed = np.cumsum(found.makespan)
+    for step, seconds in enumerate(found.makespan.tolist()):
+        total = seconds * devices
+        parts = {part: float(getattr(found, part)[step]) / total if total else 0.0 for part in PARTS}
+        tokens = int(timeline.tokens[step])
+        yield {
+            "run": run,
+            "step": step,
+            "seconds": seconds,
+            "elapsed": float(elapsed[step]),
+            "samples": int(timeline.samples[step]),
+            "tokens": tokens,
+            "tokens_per_second": tokens / seconds if seconds else 0.0,
+            "idle": sum(parts.values()),
+            **parts,
+        }
 
 
-def parted(whole: Usage, parts: int) -> list[Usage]:
-    """Equal parts of it, in order."""
-    pieces = {field.name: np.split(getattr(whole, field.name), parts) for field in fields(Usage)}
-    return [Usage(**{name: of[i] for name, of in pieces.items()}) for i in range(parts)]
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Before a step of the compute lane; before those of other lanes nothing is waited for."""
+
+    before: int  # the step before it on the compute lane, or -1
+    transfers: tuple[int, ...]  # what it may have waited for: of several at once in flight the first has the gap
+    several: bool  # lanes: transfers of one never overlap
+    last: bool  # nothing follows in its lane
 
 
-def joined(pieces: Sequence[Usage]) -> Usage:
-    """Minibatches behind each other."""
-    return Usage(
-        **{field.name: np.concatenate([getattr(one, field.name) for one in pieces]) for field in fields(Usage)}
-    )
+@by_steps
+def gaps(program: Program) -> tuple[Gap, ...]:
+    """The gap before every step: the one rule by which gaps of the compute lane are told apart.
+
+    A lane works in order, so a step may have waited for the transfers it comes after, and for those before them in
+    their lanes that no earlier step of the compute lane came after. In each lane the latest comes first.
+    """
+    steps, before, found = program.steps, -1, []
+    lanes: dict[str, list[int]] = {step.lane: [] for step in steps}  # the steps so far ...
+    covered = dict.fromkeys(lanes, 0)  # ... and how many of them a step of the compute lane came after
+    ends = {step.lane: i for i, step in enumerate(steps)}
+    for i, step in enumerate(steps):
+        transfers: list[int] = []
+        # Gathers first: where a gather and a push were in flight at once, the gap counts as the gather's.
+        for need in sorted(step.after, key=lambda n: steps[n].kind != "gather") if step.lane == COMPUTE else ():
+            lane = steps[need].lane
+            upto = bisect_right(lanes[lane], need)
+            transfers += reversed(lanes[lane][covered[lane] : upto])
+            covered[lane] = max(covered[lane], upto)
+        several = len({steps[t].lane for t in transfers}) > 1
+        found.append(Gap(before, tuple(transfers), several, ends[step.lane] == i))
+        lanes[step.lane].append(i)
+        before = i if step.lane == COMPUTE else before
+    return tuple(found)
+
+
+@by_steps
+def uses(program: Program) -> tuple[int, ...]:
+    """For each step the last one whose measuring reads its rows."""
+    last = list(range(len(program.steps)))
+    for i, gap in enumerate(gaps(program)):
+        for read in (*gap.transfers, gap.before) if gap.transfers else ():
+            last[read] = max(last[read], i)
+    return tuple(last)
 
 
 def measure(block: Block) -> Usage:
@@ -88,151 +154,113 @@ def measure_rows(
     `begun`: when each meeting stopped waiting, where that is known. `simulated`: times follow each other as the program
     says, which several clocks do not promise.
     """
-    compute, took, makespan, *lost = (np.zeros_like(asked[0]) for _ in range(7))
-    parts = dict(zip(("wait_inside", "wait_end", "gather", "push"), lost, strict=True))
-    times = _Times(asked, had, begun, *(np.empty_like(compute) for _ in range(4)))
-    looks = _looks(program)
+    steps, every = program.steps, gaps(program)
+    nothing, compute, makespan, *lost = (np.zeros_like(asked[0]) for _ in range(7))
+    parts = dict(zip(PARTS[:-1], lost, strict=True))
+    left, done, moved, waited = (np.empty_like(compute) for _ in range(4))  # anew for each step they cost as much again
+
+    def moving(i: int) -> Floats:
+        """When a step stopped waiting for peers."""
+        if not steps[i].meets:
+            return asked[i]
+        return np.asarray(asked[i].max(axis=1, keepdims=True) if begun is None else begun[i])
+
     for i in order:
-        computes, waits, gap, last = looks[i]
-        if computes:
-            np.subtract(had[i], asked[i], out=took)  # first, so that a step of no length adds nothing
-            np.add(compute, took, out=compute)
-        if waits:
-            parts[waits] += times.start(i) - asked[i]
-        if gap:
-            _attribute(gap, times, asked[i], parts, simulated)
-        if last:
+        step, gap, end = steps[i], every[i], asked[i]
+        if step.kind == "compute":
+            np.add(compute, np.subtract(had[i], end, out=done), out=compute)
+        elif step.meets and step.lane == COMPUTE:
+            parts["wait_end" if step.microbatch == EVERY else "wait_inside"] += moving(i) - end
+        if gap.last:
             np.maximum(makespan, had[i], out=makespan)
+        if not gap.transfers:
+            continue
+        start = had[gap.before] if gap.before >= 0 else nothing
+        np.subtract(end, start, out=left)
+        if not (left[0, 0] or left.any()):
+            continue
+        spans = [(steps[t], asked[t], moving(t), had[t]) for t in gap.transfers]
+        if gap.several and any(transfer.meets for transfer, *_ in spans):
+            _share(start, end, spans, parts)
+            continue
+        for transfer, came, began, served in spans:  # each within the gap; np.clip takes several times as long
+            np.maximum(served, start, out=done)
+            np.maximum(began, start, out=moved)
+            if not simulated:
+                np.minimum(done, end, out=done)
+                np.minimum(moved, done, out=moved)
+            np.subtract(done, moved, out=done)
+            if gap.several:
+                np.minimum(done, left, out=done)
+                np.subtract(left, done, out=left)
+            np.add(parts[transfer.kind], done, out=parts[transfer.kind])
+            if transfer.meets:
+                np.maximum(came, start, out=waited)
+                if not simulated:
+                    np.minimum(waited, moved, out=waited)
+                np.subtract(moved, waited, out=moved)
+                np.add(parts["wait_inside"], moved, out=parts["wait_inside"])
     span: Floats = makespan.max(axis=1)
-    sums = {name: _over_devices(seconds) for name, seconds in parts.items()}
-    computed = _over_devices(compute)
+    # Over devices to the same last bit however the rows lie in memory.
+    sums = {name: np.ascontiguousarray(of).sum(axis=1) for name, of in {"compute": compute, **parts}.items()}
     whole = compute.shape[1] * span
-    other = whole - computed - sum(sums.values())
+    other = whole - sum(sums.values())
     other[np.abs(other) <= ROUNDING * whole] = 0.0
-    return Usage(span, computed, other=other, **sums)
+    return Usage(span, **sums, other=other)
 
 
-def makespans(program: Program, had: Rows, order: Iterable[int]) -> Floats:
-    """When the last device was done, alone: a row is read when `order` names its step."""
-    makespan = np.zeros_like(had[0])
-    every = gaps(program)
-    for i in order:
-        if every[i].last:
-            np.maximum(makespan, had[i], out=makespan)
-    span: Floats = makespan.max(axis=1)
-    return span
-
-
-class _Moved(NamedTuple):
-    step: int
-    kind: str
-    meets: bool
-
-
-class _Waited(NamedTuple):
-    """What a step may have waited for, since the one before it in its lane (-1: there is none)."""
-
-    before: int
-    transfers: tuple[_Moved, ...]
-    several: bool  # lanes: transfers of one lane never overlap, those of two share the gap
-    ends_with: int  # what the gap ends with, where one lane has all of them, or -1
-    meets: bool  # some of them wait for peers
-
-
-@by_steps
-def _looks(program: Program) -> tuple[tuple[bool, str, _Waited | None, bool], ...]:
-    """Of each step what is measured: its compute, the part that its meeting is, its gap, whether its lane ends."""
-    looks = []
-    for step, gap in zip(program.steps, gaps(program), strict=True):
-        waits = "wait_end" if step.microbatch == EVERY else "wait_inside"
-        waits = waits if step.meets and step.lane == COMPUTE else ""
-        looks.append((step.kind == "compute", waits, _waited(program, gap) if gap.transfers else None, gap.last))
-    return tuple(looks)
-
-
-def _waited(program: Program, gap: Gap) -> _Waited:
-    steps = [(t, program.steps[t]) for t in gap.transfers]
-    several = len({step.lane for _, step in steps}) > 1
-    ends_with = -1 if several else max(gap.transfers)
-    moved = tuple(_Moved(t, s.kind, s.meets) for t, s in steps)
-    return _Waited(gap.before, moved, several, ends_with, any(step.meets for step in moved))
-
-
-class _Times(NamedTuple):
-    """Rows of times, and memory for what is worked out in between: taking it anew for every step would cost as much as
-    the sums."""
-
-    asked: Rows
-    had: Rows
-    begun: Rows | None
-    left: Floats
-    done: Floats
-    moved: Floats
-    waited: Floats
-
-    def start(self, step: int) -> Floats:
-        """When a meeting stopped waiting."""
-        return begun(self.asked[step]) if self.begun is None else self.begun[step]
-
-
-def _over_devices(seconds: Floats) -> Floats:
-    """Seconds summed over devices, to the same last bit however the rows lie in memory."""
-    return np.asarray(np.ascontiguousarray(seconds).sum(axis=1))
-
-
-@by_steps
-def uses(program: Program) -> tuple[int, ...]:
-    """For each step the last one whose measuring reads its rows."""
-    last = list(range(len(program.steps)))
-    for i, gap in enumerate(gaps(program)):
-        for read in (*gap.transfers, gap.before) if gap.transfers else ():
-            last[read] = max(last[read], i)
-    return tuple(last)
-
-
-def _attribute(gap: _Waited, times: _Times, end: Floats, parts: dict[str, Floats], simulated: bool) -> None:
-    """Split the gap between the compute lane's previous step and `end` over what its transfers were doing."""
-    asked, had = times.asked, times.had
-    start = had[gap.before] if gap.before >= 0 else np.zeros_like(end)
-    left = np.subtract(end, start, out=times.left)
-    if not (left[0, 0] or left.any()):
-        return
-    if gap.several and gap.meets:
-        _share(gap, times, start, end, parts)
-        return
-    last = gap.ends_with if simulated else -1
-    for t, kind, meets in gap.transfers:
-        done = end if t == last else _within(had[t], start, None if simulated else end, times.done)
-        high = None if simulated else done
-        moved = _within(times.start(t) if meets else asked[t], start, high, times.moved)
-        moving = np.subtract(done, moved, out=times.done)
-        if gap.several:
-            np.minimum(moving, left, out=moving)
-            np.subtract(left, moving, out=left)
-        part = parts[kind]
-        np.add(part, moving, out=part)
-        if meets:
-            waited = _within(asked[t], start, None if simulated else moved, times.waited)
-            inside = parts["wait_inside"]
-            np.add(inside, np.subtract(moved, waited, out=moved), out=inside)
-
-
-def _share(gap: _Waited, times: _Times, start: Floats, end: Floats, parts: dict[str, Floats]) -> None:
-    """Of lanes that wait for peers beside each other: what moves has the gap first, gathers before pushes, and
-    waiting what is left of it."""
+def _share(
+    start: Floats, end: Floats, spans: Sequence[tuple[Step, Floats, Floats, Floats]], parts: dict[str, Floats]
+) -> None:
+    """Of lanes that wait for peers beside each other: what moves has the gap first, gathers before pushes, and waiting
+    what is left of it."""
     seen: list[tuple[Floats, Floats]] = []
     left = np.maximum(end - start, 0.0)
-    met = {t: np.broadcast_to(times.start(t), end.shape) for t, _, meets in gap.transfers if meets}
-    waits = [(times.asked[t], moved) for t, moved in met.items()]
-    moves = [(kind, (met.get(t, times.asked[t]), times.had[t])) for t, kind, _ in gap.transfers]
     for part in ("gather", "push", "wait_inside"):
-        seen += waits if part == "wait_inside" else [span for kind, span in moves if kind == part]
+        moves = [(began, served) for step, _, began, served in spans if step.kind == part]
+        seen += moves or [(came, began) for step, came, began, _ in spans if step.meets and part == "wait_inside"]
         rest = uncovered(start, end, seen)
         parts[part] += np.maximum(left - rest, 0.0)
         left = rest
 
 
-def _within(times: Floats, low: Floats, high: Floats | None, out: Floats) -> Floats:
-    """The times, moved to the nearer end where they lie outside. (np.clip takes several times as long.)"""
-    np.maximum(times, low, out=out)
-    return out if high is None else np.minimum(out, high, out=out)
+def makespans(program: Program, had: Rows, order: Iterable[int]) -> Floats:
+    """When the last device was done, alone: a row is read when `order` names its step."""
+    makespan, every = np.zeros_like(had[0]), gaps(program)
+    for i in order:
+        if every[i].last:
+            np.maximum(makespan, had[i], out=makespan)
+    return np.asarray(makespan.max(axis=1))
+
+
+def uncovered(start: Floats, end: Floats, spans: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """Seconds from `start` to `end` that no span, (begin, end), covers; spans may overlap."""
+    edges = zip((start, start), *spans, strict=True)
+    begins, ends = (np.stack([np.broadcast_to(of, end.shape) for of in times]) for times in edges)
+    order = np.argsort(begins, axis=0)
+    reached, seconds = start, np.zeros_like(end)
+    for begin, stop in zip(*(np.take_along_axis(times, order, axis=0) for times in (begins, ends)), strict=True):
+        seconds += np.maximum(np.minimum(begin, end) - reached, 0.0)
+        reached = np.maximum(reached, stop)
+    return np.asarray(seconds + np.maximum(end - reached, 0.0))
+
+
+def delays(block: Block) -> dict[int, Floats]:
+    """Before each step of the compute lane: seconds in which the lane was idle, and no transfer that the step needs was
+    under way or waited for peers.
+
+    That is the machine's own work between two steps: the engine's copies, a launch, a scheduler's delay, and whatever
+    kept it from giving a transfer to its lane any earlier.
+    """
+    return {
+        i: uncovered(block.had[gap.before], block.asked[i], [(block.asked[t], block.had[t]) for t in gap.transfers])
+        for i, gap in enumerate(gaps(block.program))
+        if block.program.steps[i].lane == COMPUTE and gap.before >= 0
+    }
+
+
+def took(block: Block, i: int) -> Floats:
+    """Seconds of a step on each device; of one that meets, from when its last device came."""
+    asked = block.asked[i]
+    began = asked.max(axis=-1, keepdims=True) if block.program.steps[i].meets else asked
+    return np.asarray(np.maximum(block.had[i] - began, 0.0))

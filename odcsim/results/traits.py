@@ -4,8 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.program import EVERY
-from odcsim.results import spans
-from odcsim.results.metrics import PARTS, Usage
+from odcsim.results.metrics import PARTS, Usage, delays, took
 from odcsim.timeline import Floats, Timeline
 
 KINDS = ("embed", "forward", "head", "backward", "overhead", "gather", "push", "optimizer", "publish", "meeting")
@@ -49,10 +48,10 @@ def seconds(timeline: Timeline) -> dict[str, Floats]:
     """Seconds of each kind in each minibatch, summed over devices; of a meeting, from when its last device came."""
     sums = {kind: np.zeros(len(timeline.samples)) for kind in KINDS}
     for block in timeline.blocks:
-        late = spans.delays(block)
+        late = delays(block)
         for i, step in enumerate(block.program.steps):
             what = block.program.durations[step.duration][0].split()[0]
-            sums[what][block.minibatches] += spans.took(block, i).sum(axis=1)
+            sums[what][block.minibatches] += took(block, i).sum(axis=1)
             if i in late:
                 sums["overhead"][block.minibatches] += late[i].sum(axis=1)
     return sums

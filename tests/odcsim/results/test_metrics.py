@@ -15,7 +15,6 @@ from odcsim.program import COMPUTE, program
 from odcsim.results import metrics
 from odcsim.results.metrics import PARTS, Usage
 from odcsim.results.slices import compute_lane, transfer_lane, view
-from odcsim.results.steps import steps as steps_of
 from odcsim.timeline import Block
 
 
@@ -195,7 +194,7 @@ def test_a_microbatch_that_a_device_did_not_run_is_not_shown_whatever_its_times(
 
 
 def test_steps_add_up_to_the_run(timeline):
-    lines, found = list(steps_of(timeline, "mine")), metrics.usage(timeline)
+    lines, found = list(metrics.steps(timeline, "mine")), metrics.usage(timeline)
     assert [line["step"] for line in lines] == list(range(len(timeline.samples)))
     assert {line["run"] for line in lines} == {"mine"}
     seconds = [line["seconds"] for line in lines]
