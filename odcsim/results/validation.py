@@ -6,17 +6,22 @@ cases are of absolute values. Several runs of one schedule show how much of an e
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.results import traits
-from odcsim.results.metrics import PARTS, usage
-from odcsim.results.pairs import refuse
+from odcsim.program import EVERY
+from odcsim.recipe import CHOICES, flag
+from odcsim.results.metrics import PARTS, Usage, delays, took, usage
 from odcsim.timeline import About, Floats, Timeline
 
 NAMED = 3  # worst minibatches that are named
+SHORTEST = 5e-3  # seconds of an emulated minibatch below which a wait's own error is what one would measure
+KINDS = ("embed", "forward", "head", "backward", "overhead", "gather", "push", "optimizer", "publish", "meeting")
+SAME = "predict and run the same schedule file"
+FIXES = {"digest": SAME, "devices": SAME, "nodes": "predict and run with the same --devices-per-node"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +123,39 @@ class Validation:
         }
 
 
+def refuse(predicted: Timeline, measured: Timeline, where: str) -> None:
+    """Refuse a run that is not the predicted one, and what would give a number that means nothing."""
+    one, other = predicted.about, measured.about
+    if one.executor == "engine" and other.executor != "engine":
+        raise InputError("the prediction was measured and the measurement simulated", fix="swap the two files")
+    for name in ("digest", "devices", *other.recipe.differs(one.recipe), "nodes"):
+        mine, its = (getattr(a, name) if name in FIXES else a.recipe.value(name) for a in (one, other))
+        if name in FIXES and mine == its:
+            continue
+        if isinstance(its, bool):
+            ran, meant = (f"with{'' if value else 'out'} {name}" for value in (its, mine))
+            usual = its == CHOICES[name].usual
+            fix = f"leave {flag(name)} out of the prediction" if usual else f"predict with {flag(name)}"
+            raise InputError(f"run {ran}, predicted {meant}", where=where, fix=fix)
+        fix = FIXES.get(name) or f"predict with {flag(name) if CHOICES[name].flag else name} {its}"
+        called = "schedule digest" if name == "digest" else name
+        raise InputError(f"{called} {its} is not the prediction's {mine}", where=where, fix=fix)
+    if not len(measured.samples) or not np.array_equal(predicted.samples, measured.samples):
+        raise InputError("minibatches hold other samples than the prediction's", where=where, fix=SAME)
+    shortest = min(float(usage(line).makespan.min()) for line in (predicted, measured))
+    if shortest <= 0:
+        raise InputError("a minibatch takes no time", where=where, fix="a profile must give seconds to compute")
+    if other.emulated and other.executor == "engine" and shortest < SHORTEST:
+        seconds = f"an emulated minibatch takes {1e3 * shortest:.1f} ms, under {1e3 * SHORTEST:.0f}"
+        raise InputError(seconds, where=where, fix="emulate longer samples: waiting is not that exact")
+
+
 def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
     """One prediction against one or more runs of the same schedule under the same sync."""
     if not measured:
         raise InputError("nothing measured to compare with", fix="give at least one timeline of 'odc_engine run'")
-    for number, run in enumerate(measured):
-        refuse(predicted, run, f"measured timeline {number + 1}" if len(measured) > 1 else "measured timeline")
+    for number, run in enumerate(measured, 1):
+        refuse(predicted, run, f"measured timeline {number}" if len(measured) > 1 else "measured timeline")
     for name in ("executor", "hardware", "emulated"):
         if len(values := {str(getattr(run.about, name)) for run in measured}) > 1:
             listed = " and ".join(sorted(values))
@@ -131,50 +163,42 @@ def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
     guess, runs = usage(predicted), [usage(run) for run in measured]
     spans = np.array([run.makespan for run in runs])
     truth: Floats = np.median(spans, axis=0)
-    finish = (traits.finishes(predicted) - np.median([traits.finishes(run) for run in measured], axis=0)) / truth[
-        :, None
+    errors = guess.makespan / truth - 1
+    noise = [one / other - 1 for one, other in permutations(spans, 2)]  # each run as the prediction of each other one
+    finish = (_finishes(predicted) - np.median([_finishes(run) for run in measured], axis=0)) / truth[:, None]
+    idle = 100 * (_idle(guess) - np.median([_idle(run) for run in runs], axis=0))
+    same = [each for run in measured for each in _same_taker(predicted, run)]
+    kinds, differences = _kinds(predicted, measured, float(truth.sum()))
+    furthest = [max(differences, key=lambda kind: abs(differences[kind][b])) for b in range(len(truth))]
+    minibatches = [
+        MinibatchErrors(
+            minibatch=b,
+            predicted_seconds=float(guess.makespan[b]),
+            measured_seconds=float(truth[b]),
+            error=float(errors[b]),
+            noise=float(np.ptp(spans[:, b]) / truth[b]) if noise else None,
+            idle_error_points=float(idle[b]),
+            finish_error=float(finish[b, np.argmax(np.abs(finish[b]))]),
+            furthest=kind,
+            furthest_seconds=float(differences[kind][b]),
+        )
+        for b, kind in enumerate(furthest)
     ]
-    kinds, differences = _kinds(predicted, measured, truth)
-    idle = 100 * (traits.idle(guess) - np.median([traits.idle(run) for run in runs], axis=0))
-    same = np.concatenate([traits.same_taker(predicted, run) for run in measured])
     return Validation(
         predicted.about,
         measured[0].about,
         len(measured),
-        makespan=_errors(guess.makespan / truth - 1),
+        makespan=_errors(errors),
         makespan_total=float(guess.makespan.sum() / truth.sum() - 1),
-        noise=_noise(spans),
+        noise=_errors(np.array(noise)) if noise else None,
         finish=_errors(finish),
         idle_predicted=guess.idle_parts(),
-        idle_measured=_mean([run.idle_parts() for run in runs]),
+        idle_measured={part: float(np.mean([run.idle_parts()[part] for run in runs])) for part in PARTS},
         queued=len(same) // len(measured),
-        same_taker=float(same.mean()) if len(same) else None,
-        kinds=kinds,
-        minibatches=_minibatches(guess.makespan, spans, idle, finish, differences),
+        same_taker=sum(same) / len(same) if same else None,
+        kinds=tuple(kinds),
+        minibatches=tuple(minibatches),
     )
-
-
-def _minibatches(
-    guess: Floats, spans: Floats, idle: Floats, finish: Floats, differences: dict[str, Floats]
-) -> tuple[MinibatchErrors, ...]:
-    truth = np.median(spans, axis=0)
-    minibatches = []
-    for b, seconds in enumerate(truth.tolist()):
-        kind = max(differences, key=lambda name: abs(differences[name][b]))
-        minibatches.append(
-            MinibatchErrors(
-                minibatch=b,
-                predicted_seconds=float(guess[b]),
-                measured_seconds=seconds,
-                error=float(guess[b]) / seconds - 1,
-                noise=float(np.ptp(spans[:, b])) / seconds if len(spans) > 1 else None,
-                idle_error_points=float(idle[b]),
-                finish_error=float(finish[b, np.argmax(np.abs(finish[b]))]),
-                furthest=kind,
-                furthest_seconds=float(differences[kind][b]),
-            )
-        )
-    return tuple(minibatches)
 
 
 def _errors(values: Floats) -> Errors:
@@ -182,31 +206,61 @@ def _errors(values: Floats) -> Errors:
     return Errors(float(values.mean()), float(np.median(size)), float(np.quantile(size, 0.9)), float(size.max()))
 
 
-def _noise(spans: Floats) -> Errors | None:
-    """What the errors would be if each run were the prediction of each other one."""
-    runs = range(len(spans))
-    pairs = [spans[i] / spans[j] - 1 for i in runs for j in runs if i != j]
-    return _errors(np.array(pairs)) if pairs else None
+def _idle(used: Usage) -> Floats:
+    """Idle of each minibatch; none takes no time."""
+    lost: Floats = np.sum([getattr(used, part) for part in PARTS], axis=0)
+    return lost / (lost + used.compute)
 
 
-def _mean(parts: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([one[name] for one in parts])) for name in parts[0]}
+def _finishes(timeline: Timeline) -> Floats:
+    """When each device was done with its work and came to the meeting at the end [minibatch, device].
+
+    Of a minibatch with a shared queue, who was done first, second and so on: which device takes an entry hangs on
+    moments, so none has a share that it could be held against, and all end within an entry of each other.
+    """
+    ends = np.zeros((len(timeline.samples), timeline.about.devices))
+    for block in timeline.blocks:
+        steps = block.program.steps
+        ended = block.asked[next(i for i, s in enumerate(steps) if s.kind == "meeting" and s.microbatch == EVERY)]
+        ends[block.minibatches] = ended if block.takers is None else np.sort(ended, axis=1)
+    return ends
 
 
-def _kinds(
-    predicted: Timeline, measured: Sequence[Timeline], makespans: Floats
-) -> tuple[tuple[Kind, ...], dict[str, Floats]]:
+def _same_taker(predicted: Timeline, measured: Timeline) -> list[bool]:
+    """Of each entry of the shared queues, whether the device that ran it is the predicted one."""
+    same: list[bool] = []
+    for number in range(len(measured.samples)):
+        (one, i), (other, j) = predicted.block_of(number), measured.block_of(number)
+        if one.takers is not None and other.takers is not None:
+            mine, its = (row[row >= 0] for row in (one.takers[i], other.takers[j]))
+            same += (mine == its).tolist()
+    return same
+
+
+def _seconds(timeline: Timeline) -> dict[str, Floats]:
+    """Seconds of each kind in each minibatch, summed over devices; of a meeting, from when its last device came."""
+    sums = {kind: np.zeros(len(timeline.samples)) for kind in KINDS}
+    for block in timeline.blocks:
+        late = delays(block)
+        for i, step in enumerate(block.program.steps):
+            what = block.program.durations[step.duration][0].split()[0]
+            sums[what][block.minibatches] += took(block, i).sum(axis=1)
+            if i in late:
+                sums["overhead"][block.minibatches] += late[i].sum(axis=1)
+    return sums
+
+
+def _kinds(predicted: Timeline, measured: Sequence[Timeline], makespan: float) -> tuple[list[Kind], dict[str, Floats]]:
     """The table by kind, and per kind the difference of every minibatch, summed over devices."""
-    guess, runs = traits.seconds(predicted), [traits.seconds(run) for run in measured]
-    device_time = predicted.about.devices * makespans.sum()
+    guess, runs = _seconds(predicted), [_seconds(run) for run in measured]
     kinds, differences = [], {}
-    for kind in traits.KINDS:
+    for kind in KINDS:
         mine, its = guess[kind], np.median([run[kind] for run in runs], axis=0)
         if not (mine.any() or its.any()):
             continue
         differences[kind] = mine - its
         error = float(mine.sum() / its.sum() - 1) if its.any() else None
         each = _errors(mine[its > 0] / its[its > 0] - 1) if its.any() else None
-        points = float(100 * (mine - its).sum() / device_time)
+        points = float(100 * (mine - its).sum() / (predicted.about.devices * makespan))
         kinds.append(Kind(kind, float(mine.sum()), float(its.sum()), error, points, each))
-    return tuple(kinds), differences
+    return kinds, differences

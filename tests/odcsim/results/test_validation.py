@@ -20,8 +20,7 @@ from odcsim.program import SYNCS, program
 from odcsim.recipe import CHOICES
 from odcsim.results import validation
 from odcsim.results.metrics import PARTS, usage
-from odcsim.results.traits import KINDS
-from odcsim.results.validation import validate
+from odcsim.results.validation import KINDS, validate
 from odcsim.show.pages import perfetto, validation_page
 from odcsim.show.pages.report import write_timelines
 from odcsim.timeline import Timeline
