@@ -12,8 +12,8 @@ from dataclasses import replace
 from reproduce_paper import place_of, read, setting
 
 from odcsim.cost import Cost
-from odcsim.decide.evaluate import measure
 from odcsim.decide.setting import Setting, plan
+from odcsim.executors.simulation import usage
 from odcsim.support import tables
 
 OURS, THEIRS = ("lb-mini", "on-demand"), ("lb-micro", "collective")
@@ -36,7 +36,7 @@ def main() -> None:
 def rows(asked: Setting, published: list[float]) -> Iterator[tuple[str, ...]]:
     files = {balancer: plan(asked, balancer) for balancer, _ in (OURS, THEIRS)}
     for name, cost in ways(asked.cost):
-        found = [measure(files[b], cost.by(sync=sync)).usage for b, sync in (OURS, THEIRS)]
+        found = [usage(files[b].schedules, cost.by(sync=sync)) for b, sync in (OURS, THEIRS)]
         seconds = [float(usage.makespan.mean()) for usage in found]
         shown = sum(found[0].idle_parts()[part] for part in ("gather", "push"))
         off = [f"{100 * (s / p - 1):+.1f} %" for s, p in zip(seconds, published, strict=True)]

@@ -23,8 +23,8 @@ import paper_page
 from odcsim import catalog
 from odcsim.catalog import fits
 from odcsim.decide.asking import ask
-from odcsim.decide.evaluate import measure
 from odcsim.decide.setting import Setting, plan
+from odcsim.executors.simulation import carried, usage
 from odcsim.reading import load
 from odcsim.results import summary
 from odcsim.results.intervals import apart
@@ -189,11 +189,14 @@ def simulated(place: Place, draws: int) -> dict[tuple[str, str], summary.Row]:
     """Every pair on the same minibatches."""
     asked = setting(place, draws)
     plans = {balancer: plan(asked, balancer) for balancer in dict(PAIRS)}
-    found = [measure(plans[balancer], asked.cost.by(sync=sync)) for balancer, sync in PAIRS]
-    profile = asked.cost.profile
-    rows = [summary.row(m, profile.low, profile.high, None) for m in found]
-    compared = summary.compared(rows, [m.usage.makespan for m in found], apart(draws))
-    return {(r.balancer, r.sync): r for r in compared}
+    between = asked.cost.profile.low, asked.cost.profile.high
+    rows, makespans = [], []
+    for balancer, sync in PAIRS:
+        schedules, cost = plans[balancer].schedules, asked.cost.by(sync=sync)
+        used = usage(schedules, cost)
+        rows.append(summary.row(balancer, cost.ran, used, carried(schedules), cost.cluster.gpus, between))
+        makespans.append(used.makespan)
+    return {row.pair: row for row in summary.compared(rows, makespans, apart(draws))}
 
 
 def figure(row: summary.Row, kind: str) -> float:

@@ -34,7 +34,7 @@ def show(advice: "Advice") -> None:
 
 def _lines(offer: "Offer", mark: str) -> list[str]:
     """Two for each: what it comes to, and how it runs."""
-    from odcsim.results.columns import COLUMNS
+    from odcsim.results.summary import COLUMNS
 
     paid = "gpu_hours" if offer.dollars is None else "dollars"
     names = ("time", "time between", paid, f"{paid} between")
@@ -49,7 +49,7 @@ def _lines(offer: "Offer", mark: str) -> list[str]:
 def _used(offer: "Offer") -> str:
     """Memory, and how much of the devices is used."""
     from odcsim.results import capacity
-    from odcsim.results.columns import COLUMNS
+    from odcsim.results.summary import COLUMNS
 
     reached = f", MFU {COLUMNS['mfu'].text(offer.row)}" if offer.row.mfu is not None else ""
     return f"{capacity.told(offer)}, idle {COLUMNS['idle'].text(offer.row)}{reached}"

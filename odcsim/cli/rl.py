@@ -89,7 +89,7 @@ def _show(rows: "Sequence[WholeStep]") -> None:
     from odcsim.cli import table
     from odcsim.decide.rollouts.whole import REFERENCE
     from odcsim.results import capacity
-    from odcsim.results.columns import memory
+    from odcsim.results.summary import memory
 
     usual = next(row for row in rows if (row.dealer, row.way) == REFERENCE)
     priced = usual.rate is not None

@@ -70,7 +70,7 @@ def _run(args: argparse.Namespace) -> None:
     else:
         table.show([row])
         if why:
-            print(f"Not varied: {row.sharding} sharding ({why}).")
+            print(f"Not varied: {row.recipe.sharding} sharding ({why}).")
         if cost.ran.sharding == "hybrid" and not row.one_sided:
             print(EXCHANGE)
         print(f"{result.about.fidelity}: {cost.profile.origin}\n{args.output}: {row.minibatches} minibatches")

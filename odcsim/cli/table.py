@@ -21,30 +21,30 @@ BAR = 40
 
 def show(rows: "Sequence[Row]") -> None:
     """All columns: one line per row; below those that fit those that do not, with what most of it is."""
-    from odcsim.results import columns
+    from odcsim.results import summary
 
-    show_texts(*columns.table(rows, columns.WIDE), names=2)
+    show_texts(*summary.table(rows, summary.WIDE), names=2)
 
 
 def show_few(rows: "Sequence[Row]") -> None:
     """The columns by which somebody decides, in 80 characters."""
-    from odcsim.results import columns
+    from odcsim.results import summary
 
-    names = columns.PRICED if any(row.dollars is not None for row in rows) else columns.FEW
-    head, cells = columns.table(rows, names)
+    names = summary.PRICED if any(row.dollars is not None for row in rows) else summary.FEW
+    head, cells = summary.table(rows, names)
     show_texts([name.replace(" best ", " best\n") for name in head], cells, names=2, padding=(0, 0, 0, 1))
 
 
 def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     """What was asked, the rows, and the answer that the report gives in the same words."""
     from odcsim.decide import answer, answer_words, setting_words
-    from odcsim.results import columns
+    from odcsim.results import summary
 
     reply = answer.answer(comparison)
     print(setting_words.asked(comparison.setting, limited=not comparison.stock))
     if comparison.whole_run is not None:
         print(answer_words.basis(comparison))
-    rows = columns.best_first(comparison.rows if wide else answer.told(comparison, reply))
+    rows = summary.best_first(comparison.rows if wide else answer.told(comparison, reply))
     (show if wide else show_few)([comparison.spent(row) for row in rows])
     lines = [
         answer_words.verdict(reply),
@@ -81,7 +81,7 @@ def show_texts(
 
 def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:
     """A line per limit with the speedup of on-demand + lb-mini as a bar."""
-    from odcsim.results.columns import COLUMNS
+    from odcsim.results.summary import COLUMNS
 
     print("\nspeedup over collective + lb-micro at the same limit, as the limit of a microbatch grows:")
     rows = [("max tokens", "lb-micro", "lb-mini", "  memory", "  (both on-demand)")]

@@ -18,7 +18,7 @@ from odcsim.executors import simulation
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS
 from odcsim.recipe import CHOICES
-from odcsim.results import columns, summary
+from odcsim.results import summary
 from odcsim.results.summary import Row
 from odcsim.schedule import ScheduleFile
 from odcsim.support import tables
@@ -90,10 +90,10 @@ class Comparison(Glanced, Evaluation):
         ]
 
     def _glance(self) -> Glance:
-        known = columns.PRICED if any(row.dollars is not None for row in self.rows) else columns.FEW
+        known = summary.PRICED if any(row.dollars is not None for row in self.rows) else summary.FEW
         answered = any(row.one_sided for row in self.rows)
         rows, told = (answer.told(self, answer.answer(self)), self.sentences()[:2]) if answered else (self.rows, [])
-        table = columns.table([self.spent(row) for row in columns.best_first(rows)], known)
+        table = summary.table([self.spent(row) for row in summary.best_first(rows)], known)
         about, detail = setting_words.named(self.setting), setting_words.asked(self.setting, limited=not self.stock)
         return Glance("Comparison", about, told, *table, f"{detail}. {answer_words.basis(self)}")
 

@@ -21,9 +21,9 @@ from odcsim.executors.simulation import GROUP
 from odcsim.results import metrics, summary
 from odcsim.results.intervals import LOOKED_AT, Draws, draws
 from odcsim.results.metrics import Usage
-from odcsim.results.summary import Made, Measured, Row
+from odcsim.results.summary import Made, Row
 from odcsim.schedule import Schedule, ScheduleFile
-from odcsim.timeline import Floats
+from odcsim.timeline import Floats, Ints
 from odcsim.trace import Trace
 
 FULL = {"sharding": "full", "far": "each"}  # every device moves all it needs from and to all others, each time
@@ -119,9 +119,8 @@ def evaluate(
     rows, usages = [], []
     for (balancer, sync), pieces in ran.items():
         usage = metrics.joined([piece.usage for piece in pieces])
-        measured = Measured(balancer, costs[sync].ran, usage, samples, tokens, setting.cost.cluster.gpus)
-        most, longest = max(piece.fullest for piece in pieces), setting.trace.longest
-        priced = costed(costs[sync], measured, most, longest, limit, setting.price)
+        most = max(piece.fullest for piece in pieces), setting.trace.longest
+        priced = costed(costs[sync], balancer, usage, (samples, tokens), most, limit, setting.price)
         told = _told(pieces, usage, devices) | {"made": _made(setting, balancer)}
         rows.append(replace(_used(priced, setting.cost, *work), **told))
         usages.append(usage)
@@ -227,13 +226,13 @@ def _begun(beginnings: dict[str, ScheduleFile], plans: Mapping[str, ScheduleFile
 def of_file(file: ScheduleFile, cost: Cost, usage: Usage) -> Row:
     """The row of a file's schedules, which came to this. What needs other rows or a price is not in it."""
     schedules = file.schedules
-    measured = Measured(file.header.balancer, cost.ran, usage, *simulation.carried(schedules), cost.cluster.gpus)
     fullest, microbatches, fidelity = _about(cost, schedules)
-    longest = max(int(schedule.sizes.max()) for schedule in schedules)
-    row = costed(cost, measured, fullest, longest, cost.cluster.memory_bytes)
+    most = fullest, max(int(schedule.sizes.max()) for schedule in schedules)
+    carried = simulation.carried(schedules)
+    row = costed(cost, file.header.balancer, usage, carried, most, cost.cluster.memory_bytes)
     squares = sum(float(cost.model.squares(schedule.sizes).sum()) for schedule in schedules)
     each = microbatches / len(schedules) / cost.workers
-    return replace(_used(row, cost, float(measured.tokens.sum()), squares), microbatches=each, fidelity=fidelity)
+    return replace(_used(row, cost, float(carried[1].sum()), squares), microbatches=each, fidelity=fidelity)
 
 
 def _about(cost: Cost, schedules: Sequence[Schedule]) -> tuple[int, int, str]:
@@ -244,11 +243,19 @@ def _about(cost: Cost, schedules: Sequence[Schedule]) -> tuple[int, int, str]:
 
 
 def costed(
-    cost: Cost, measured: Measured, tokens: int, longest: int, limit: float | None, price: float | None = None
+    cost: Cost,
+    balancer: str,
+    usage: Usage,
+    carried: tuple[Ints, Ints],
+    most: tuple[int, int],
+    limit: float | None,
+    price: float | None = None,
 ) -> Row:
-    """The row with what it costs, and the memory that its fullest microbatch needs, which holds so many tokens."""
-    row = summary.row(measured, cost.profile.low, cost.profile.high, price)
-    found = room.needed(cost, tokens, longest)
+    """The row of minibatches that `carried` so many samples and tokens, with what it costs, and the memory that it
+    needs. `most`: tokens of its fullest microbatch, and of the longest sample."""
+    between = cost.profile.low, cost.profile.high
+    row = summary.row(balancer, cost.ran, usage, carried, cost.cluster.gpus, between, price)
+    found = room.needed(cost, *most)
     fits = None if limit is None else found.total <= limit
     return replace(row, memory_bytes=found.total, memory_fits=fits, memory_limit=limit, memory_terms=found.terms)
 
@@ -267,17 +274,6 @@ def _used(row: Row, cost: Cost, tokens: float, squares: float) -> Row:
     """The row with what devices reach that train on so many tokens."""
     work = compute.flops(cost.model, cost.recipe, tokens, squares)
     return summary.used(row, *work, cost.cluster.gpus, cost.cluster.peak_flops)
-
-
-def measure(file: ScheduleFile, cost: Cost, *, seed: int = 0) -> Measured:
-    """One (balancer, sync), measured."""
-    return measured_of(file.header.balancer, file.schedules, cost, seed=seed)
-
-
-def measured_of(name: str, schedules: Sequence[Schedule], cost: Cost, *, seed: int = 0) -> Measured:
-    """Schedules by whoever made them."""
-    usage = simulation.usage(schedules, cost, seed=seed)
-    return Measured(name, cost.ran, usage, *simulation.carried(schedules), cost.cluster.gpus)
 
 
 def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -> ScheduleFile:

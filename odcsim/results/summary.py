@@ -1,14 +1,16 @@
-"""One row of a table: what a balancer under a sync comes to, and how it compares with the others."""
+"""One row of a table: what a balancer under a sync comes to, how it compares with the others, how people read it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from odcsim.errors import InputError
 from odcsim.recipe import Recipe
 from odcsim.results import capacity
+from odcsim.results.capacity import Sized
 from odcsim.results.intervals import Draws, interval
 from odcsim.results.metrics import Usage
+from odcsim.support.numbers import Text, dollars, duration, from_to, hours, ratio
 from odcsim.timeline import Floats, Ints
 
 REFERENCE = ("lb-micro", "collective")  # the paper's rival
@@ -75,101 +77,84 @@ class Row:
         return self.model_low == self.model_high
 
     @property
+    def sync(self) -> str:
+        return self.recipe.sync
+
+    @property
     def pair(self) -> tuple[str, str]:
-        """What tells it from the other rows: (balancer, sync)."""
-        return self.balancer, self.recipe.sync
+        """What tells it from the other rows."""
+        return self.balancer, self.sync
 
     @property
     def name(self) -> str:
         return f"{self.sync} + {self.balancer}"
 
     @property
-    def sync(self) -> str:
-        return self.recipe.sync
-
-    @property
     def one_sided(self) -> bool:
         return self.recipe.one_sided
 
-    @property
-    def sharding(self) -> str:
-        return self.recipe.sharding
-
     def as_json(self) -> dict[str, Any]:
         """Of the recipe only what rows of one table may differ in; `inputs` has the rest."""
-        every = ((field.name, getattr(self, field.name)) for field in fields(self))
-        row = {name: dict(value) if isinstance(value, Mapping) else value for name, value in every}
-        balancer, _, over_full, _ = (row.pop(name) for name in ("balancer", "recipe", "over_full", "made"))
-        known = {"balancer": balancer, "sync": self.sync, **row, "sharding": self.sharding, "over_full": over_full}
-        return known if self.made is None else known | {"made": asdict(self.made)}
+        row: dict[str, Any] = {"balancer": self.balancer, "sync": self.sync}
+        row |= {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("recipe", "over_full", "made")}
+        row |= {"idle_parts": {**self.idle_parts}, "memory_terms": self.memory_terms and {**self.memory_terms}}
+        row |= {"sharding": self.recipe.sharding, "over_full": self.over_full}
+        return row if self.made is None else row | {"made": asdict(self.made)}
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The usage of one (balancer, sync) and what its minibatches carried."""
-
-    balancer: str
-    recipe: Recipe  # as it ran
-    usage: Usage
-    samples: Ints
-    tokens: Ints
-    gpus: int
-
-
-def row(measured: Measured, low: float, high: float, price: float | None) -> Row:
-    """A row by itself. `low` and `high` are the cost's uncertainty as factors of time; the price is per GPU-hour."""
-    usage = measured.usage
-    seconds = float(usage.makespan.sum())
-    hours = seconds * measured.gpus / 3600
+def row(
+    balancer: str,
+    recipe: Recipe,
+    usage: Usage,
+    carried: tuple[Ints, Ints],
+    gpus: int,
+    between: tuple[float, float],
+    price: float | None = None,
+) -> Row:
+    """A row by itself. `carried`: samples and tokens of each minibatch; `between`: the cost's uncertainty as factors of
+    time; the price is per GPU-hour."""
+    seconds, (low, high) = float(usage.makespan.sum()), between
+    samples, tokens = (float(of.sum()) / seconds if seconds else 0.0 for of in carried)
+    spent = seconds * gpus / 3600
     one = Row(
-        balancer=measured.balancer,
-        recipe=measured.recipe,
+        balancer=balancer,
+        recipe=recipe,
         minibatches=len(usage.makespan),
         makespan_seconds=seconds,
         idle=usage.idle(),
         idle_parts=usage.idle_parts(),
-        samples_per_second_per_device=float(measured.samples.sum()) / seconds / measured.gpus if seconds else 0.0,
-        tokens_per_second=float(measured.tokens.sum()) / seconds if seconds else 0.0,
-        gpu_hours=hours,
+        samples_per_second_per_device=samples / gpus,
+        tokens_per_second=tokens,
+        gpu_hours=spent,
         model_low=seconds * low,
         model_high=seconds * high,
-        gpu_hours_low=hours * low,
-        gpu_hours_high=hours * high,
+        gpu_hours_low=spent * low,
+        gpu_hours_high=spent * high,
     )
     return priced(one, price)
 
 
 def priced(row: Row, price: float | None) -> Row:
     """The row at so many dollars for a GPU-hour."""
-    if price is None:
-        return replace(row, dollars=None, dollars_low=None, dollars_high=None)
-    paid = (row.gpu_hours * price, row.gpu_hours_low * price, row.gpu_hours_high * price)
-    return replace(row, dollars=paid[0], dollars_low=paid[1], dollars_high=paid[2])
-
-
-def over(row: Row, steps: int, between: tuple[float, float]) -> Row:
-    """The row of so many steps, of which its minibatches are a part. `between`: the ends of their interval, as factors
-    of what they take."""
-    return replace(scaled(row, steps / row.minibatches, between), minibatches=steps)
+    spent = row.gpu_hours, row.gpu_hours_low, row.gpu_hours_high
+    paid, low, high = (None if price is None else hours * price for hours in spent)
+    return replace(row, dollars=paid, dollars_low=low, dollars_high=high)
 
 
 def scaled(row: Row, times: float, between: tuple[float, float]) -> Row:
-    """The row with what it spends so many times."""
-    seconds, hours = row.makespan_seconds * times, row.gpu_hours * times
-    paid = None if row.dollars is None else row.dollars * times
-    low, high = between
-    return replace(
-        row,
-        makespan_seconds=seconds,
-        model_low=seconds * low,
-        model_high=seconds * high,
-        gpu_hours=hours,
-        gpu_hours_low=hours * low,
-        gpu_hours_high=hours * high,
-        dollars=paid,
-        dollars_low=None if paid is None else paid * low,
-        dollars_high=None if paid is None else paid * high,
-    )
+    """The row with what it spends so many times. `between`: the ends of its interval, as factors of what it spends."""
+    seconds, spent, (low, high) = row.makespan_seconds * times, row.gpu_hours * times, between
+    whole = replace(row, makespan_seconds=seconds, model_low=seconds * low, model_high=seconds * high)
+    whole = replace(whole, gpu_hours=spent, gpu_hours_low=spent * low, gpu_hours_high=spent * high)
+    if row.dollars is None:
+        return whole
+    paid = row.dollars * times
+    return replace(whole, dollars=paid, dollars_low=paid * low, dollars_high=paid * high)
+
+
+def over(row: Row, steps: int, between: tuple[float, float]) -> Row:
+    """The row of so many steps, of which its minibatches are a part."""
+    return replace(scaled(row, steps / row.minibatches, between), minibatches=steps)
 
 
 def used(row: Row, flops: float, again: float, devices: int, peak: float) -> Row:
@@ -177,39 +162,134 @@ def used(row: Row, flops: float, again: float, devices: int, peak: float) -> Row
     spent = row.makespan_seconds * devices
     if not spent:
         return row
-    known = peak * spent
-    shares = (flops / known, (flops + again) / known) if peak else (None, None)
-    return replace(row, tflops_per_device=flops / spent / 1e12, mfu=shares[0], hfu=shares[1])
+    mfu, hfu = (work / (peak * spent) if peak else None for work in (flops, flops + again))
+    return replace(row, tflops_per_device=flops / spent / 1e12, mfu=mfu, hfu=hfu)
 
 
 def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> tuple[Row, ...]:
     """The rows with their speedups over the reference row, which ran the same samples in the same minibatches."""
-    of = {(r.balancer, r.sync): seconds for r, seconds in zip(rows, makespans, strict=True)}
-    total = {key: float(seconds.sum()) for key, seconds in of.items()}
-    reference = of[REFERENCE]
+    of = {row.pair: seconds for row, seconds in zip(rows, makespans, strict=True)}
+    total = {pair: float(seconds.sum()) for pair, seconds in of.items()}
     if not min(total.values()):
         raise InputError("nothing takes any time", fix="the profile must give seconds to at least one kind of compute")
-    best = total[_best_collective(rows, total)]
+    every = capacity.roomiest([r for r in rows if r.sync == REFERENCE[1]])
+    best = min(total[row.pair] for row in every)  # of collectives that fit, where any does
     done = []
-    for r in rows:
-        mine = of[r.balancer, r.sync]
-        low, high = (1.0, 1.0) if r.pair == REFERENCE else interval(reference, mine, draws)
-        bridge = total[REFERENCE[0], r.sync]  # the reference balancer under this row's sync
+    for row in rows:
+        mine, bridge = total[row.pair], total[REFERENCE[0], row.sync]  # the reference's balancer under this row's sync
+        low, high = (1.0, 1.0) if row.pair == REFERENCE else interval(of[REFERENCE], of[row.pair], draws)
         done.append(
             replace(
-                r,
-                speedup=total[REFERENCE] / total[r.balancer, r.sync],
+                row,
+                speedup=total[REFERENCE] / mine,
                 speedup_low=low,
                 speedup_high=high,
-                speedup_best_collective=best / total[r.balancer, r.sync],
+                speedup_best_collective=best / mine,
                 sync_gain=total[REFERENCE] / bridge,
-                balancer_gain=bridge / total[r.balancer, r.sync],
+                balancer_gain=bridge / mine,
             )
         )
     return tuple(done)
 
 
-def _best_collective(rows: Sequence[Row], total: dict[tuple[str, str], float]) -> tuple[str, str]:
-    """Of those that fit, where any does."""
-    every = capacity.roomiest([r for r in rows if r.sync == REFERENCE[1]])
-    return min(((r.balancer, r.sync) for r in every), key=lambda pair: total[pair])
+FEW = ("balancer", "sync", "idle", "gpu_hours", "speedup", "over best", "memory")  # by which somebody decides
+PRICED = ("balancer", "sync", "idle", "dollars", "speedup", "over best", "memory")
+WIDE = (
+    "balancer", "sync", "idle", "waiting", "transfers", "other", "samples", "gpu_hours", "gpu_hours between", "dollars",
+    "dollars between", "mfu", "speedup", "speedup between", "over best", "over full", "memory", "most of memory",
+)  # fmt: skip
+PAGE = (
+    "row", "speedup", "speedup between", "over best", "over full", "idle", "seconds", "gpu_hours", "gpu_hours between",
+    "dollars", "dollars between", "mfu", "samples", "tokens", "memory", "most of memory",
+)  # fmt: skip
+DRAGGED = ("row", "idle", "gpu_hours", "dollars", "speedup", "over best", "memory")
+LIMITS = ("row", "speedup", "seconds", "gpu_hours", "gpu_hours between", "dollars", "dollars between", "memory",
+          "most of memory")  # fmt: skip
+OFFERED = ("time", "time between", "gpu_hours", "gpu_hours between", "dollars", "dollars between", "idle", "mfu",
+           "memory")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Its head, and the text of a row: empty where there is nothing to say."""
+
+    head: str
+    text: Callable[[Row], str]
+
+
+def table(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells, without the columns in which no row says anything."""
+    every = [(COLUMNS[name].head, [COLUMNS[name].text(row) for row in rows]) for name in names]
+    told = [(head, texts) for head, texts in every if any(texts)]
+    return [head for head, _ in told], [list(cells) for cells in zip(*(texts for _, texts in told), strict=True)]
+
+
+def best_first(rows: Iterable[Row]) -> list[Row]:
+    """A trainer's own before the others; those that are tight after those that fit, and those that do not fit last."""
+    every = list(rows)
+    asked = any(row.made for row in every)
+    return sorted(every, key=lambda row: (asked and row.made is None, capacity.level(row), row.makespan_seconds))
+
+
+def memory(one: Sized) -> str:
+    """`83 GB: tight`, or `96 > 86 GB` where a GPU has less. Hardly wider than 12 characters, for 80 columns' sake."""
+    used, limit = one.memory_bytes, one.memory_limit
+    if used is None:
+        return ""
+    if one.memory_fits is not False or limit is None:
+        return f"{used / 1e9:.0f} GB{': tight' if capacity.tight(one) else ''}"
+    if round(used / 1e9) > round(limit / 1e9):
+        return f"{used / 1e9:.0f} > {limit / 1e9:.0f} GB"
+    return f"{used / 1e9:.1f}>{limit / 1e9:.1f} GB"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else ratio(value)
+
+
+def _between(row: Row, name: str, text: Text) -> str:
+    """Nothing where seconds come without an interval; that of a speedup is its own."""
+    low, high = getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
+    certain = row.certain and name != "speedup"
+    return "" if certain or low is None or high is None else from_to(low, high, text, " - ")
+
+
+def _clock(seconds: float, more: int = 0) -> str:
+    """Hours and minutes, or minutes and seconds, as a clock has them, where there are any."""
+    if more or seconds < 99.95:
+        return duration(seconds, more)
+    if (whole := round(seconds)) < 600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else f"{minutes} min"
+
+
+COLUMNS = {
+    "row": Column("sync + balancer", lambda r: r.name),
+    "balancer": Column("balancer", lambda r: r.balancer),
+    "sync": Column("sync", lambda r: r.sync),
+    "idle": Column("idle", lambda r: _share(r.idle)),
+    "waiting": Column("waiting", lambda r: _share(r.idle_parts["wait_inside"] + r.idle_parts["wait_end"])),
+    "transfers": Column("transfers", lambda r: _share(r.idle_parts["gather"] + r.idle_parts["push"])),
+    "other": Column("other", lambda r: _share(r.idle_parts["other"])),
+    "samples": Column("samples/s/GPU", lambda r: f"{r.samples_per_second_per_device:.3g}"),
+    "tokens": Column("tokens/s", lambda r: f"{r.tokens_per_second:,.0f}"),
+    "seconds": Column("seconds", lambda r: f"{r.makespan_seconds:,.1f}"),
+    "time": Column("time", lambda r: duration(r.makespan_seconds)),
+    "time between": Column("90 %", lambda r: _between(r, "model", _clock)),
+    "gpu_hours": Column("GPU-hours", lambda r: hours(r.gpu_hours)),
+    "gpu_hours between": Column("90 %", lambda r: _between(r, "gpu_hours", hours)),
+    "dollars": Column("dollars", lambda r: "" if r.dollars is None else dollars(r.dollars)),
+    "dollars between": Column("90 %", lambda r: _between(r, "dollars", dollars)),
+    "mfu": Column("MFU", lambda r: _share(r.mfu)),
+    "speedup": Column("speedup", lambda r: _ratio(r.speedup)),
+    "speedup between": Column("95 %", lambda r: _between(r, "speedup", ratio)),
+    "over best": Column("over best collective", lambda r: _ratio(r.speedup_best_collective)),
+    "over full": Column("over full sharding", lambda r: _ratio(r.over_full)),
+    "memory": Column("memory", memory),
+    "most of memory": Column("most of it", lambda r: r.largest_term if r.memory_fits is False else ""),
+}

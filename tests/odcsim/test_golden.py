@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from odcsim.decide.asking import ask
-from odcsim.decide.evaluate import measure
 from odcsim.decide.setting import Setting, plan
+from odcsim.executors.simulation import usage
 from odcsim.reading import load
 from odcsim.results.metrics import Usage
 from odcsim.trace import Trace
@@ -32,7 +32,7 @@ def papers(trace: Trace = LONGALIGN, *, devices: int = 8, minibatch: int = 4, li
 
 
 def used(setting: Setting, row: tuple[str, str]) -> Usage:
-    return measure(plan(setting, row[0]), setting.cost.by(sync=row[1])).usage
+    return usage(plan(setting, row[0]).schedules, setting.cost.by(sync=row[1]))
 
 
 def speedup(setting: Setting, row: tuple[str, str]) -> float:

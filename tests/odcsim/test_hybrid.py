@@ -182,7 +182,7 @@ def test_a_row_is_held_against_full_sharding_with_the_plans_for_it(max_tokens):
     setting = replace(asked, cost=how)
     full = replace(setting, cost=how.by(sharding="full"))
     found = compare(setting, memory_limit=A100.memory_bytes)
-    assert {row.sharding for row in found.rows} == {"hybrid"}
+    assert {row.recipe.sharding for row in found.rows} == {"hybrid"}
     for row in found.rows:
         if row.balancer in ("lb-micro", "pool"):
             seconds = usage(plan(full, row.balancer).schedules, full.cost.by(sync=row.sync)).makespan.sum()

@@ -13,10 +13,10 @@ import pytest
 from odcsim import catalog
 from odcsim.catalog import fits
 from odcsim.cost import Cost
-from odcsim.decide.evaluate import costed, measured_of
+from odcsim.decide.evaluate import costed
 from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
-from odcsim.executors.simulation import usage
+from odcsim.executors.simulation import carried, usage
 from odcsim.flat import Assignment
 from odcsim.profile import Profile
 from odcsim.program import SYNCS
@@ -113,8 +113,8 @@ def test_idle_is_a_fraction_and_its_parts_and_compute_are_all_device_time(questi
         assert parts["other"] == pytest.approx(named, rel=1e-6, abs=EXACT * whole), asked
         assert used.idle() == pytest.approx(1 - computed / whole, abs=EXACT), asked
         assert 0 <= used.idle() < 1, asked
-        how = cost
-        row = costed(cost, measured_of("fixed", [schedule], how), schedule.fullest, max(asked.lengths), None, 2.0)
+        most = schedule.fullest, max(asked.lengths)
+        row = costed(cost, "fixed", usage([schedule], cost), carried([schedule]), most, None, 2.0)
         assert row.model_low < row.makespan_seconds < row.model_high, asked
         assert row.gpu_hours_low < row.gpu_hours < row.gpu_hours_high, asked
         assert row.dollars_low < row.dollars < row.dollars_high, asked

@@ -15,7 +15,7 @@ from odcsim.decide.remedies import remedies
 from odcsim.decide.whole_run import WholeRun
 from odcsim.errors import InputError
 from odcsim.program import MEETING
-from odcsim.results import capacity, columns
+from odcsim.results import capacity, summary
 from odcsim.results.summary import Row
 from odcsim.support import tables
 from odcsim.support.glance import Glance, Glanced
@@ -201,7 +201,7 @@ class Advice(Glanced):
         return [tables.flat(row) for row in self._rows()]
 
     def _glance(self) -> Glance:
-        head, cells = columns.table([offer.row for offer in self.offers], columns.OFFERED)
+        head, cells = summary.table([offer.row for offer in self.offers], summary.OFFERED)
         rows = [[o.name, *row, o.chosen.way.how] for o, row in zip(self.offers, cells, strict=True)]
         refused = [[one.name, *[""] * len(head), one.why] for one in self.refused]
         about = f"{self.wish.question.model}, {self.wish.trace.name}"

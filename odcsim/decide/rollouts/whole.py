@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from odcsim.cost import Cost
 from odcsim.decide import room
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.evaluate import costed, measured_of
+from odcsim.decide.evaluate import costed
 from odcsim.decide.remedies import remedies
 from odcsim.decide.rollouts.deals import Dealer, Updates, dealers
 from odcsim.decide.setting import Setting
-from odcsim.executors.simulation import fidelity
+from odcsim.executors.simulation import carried, fidelity, usage
 from odcsim.program import MEETING, sync_named
 from odcsim.results import capacity
 from odcsim.results.intervals import Draws, of_run
@@ -115,16 +115,16 @@ def steps(
 
 def _step(setting: Setting, dealer: Dealer, way: str, schedules: Updates, updates: int, around: Around) -> WholeStep:
     count, cost = len(schedules) // updates, room.under(setting.cost, way)
-    measured = measured_of(dealer.name, schedules, cost, seed=setting.seed)
-    fullest, limit = max(schedule.fullest for schedule in schedules), setting.cost.cluster.memory_bytes or None
-    row = costed(cost, measured, fullest, setting.trace.longest, limit, setting.price)
+    used, limit = usage(schedules, cost, seed=setting.seed), setting.cost.cluster.memory_bytes or None
+    most = max(schedule.fullest for schedule in schedules), setting.trace.longest
+    row = costed(cost, dealer.name, used, carried(schedules), most, limit, setting.price)
     passes = forward(cost, schedules, updates)
     profile, training = cost.profile, row.makespan_seconds / count
     memory = row.memory_bytes or 0.0, row.memory_fits, limit
     rate = None if setting.price is None else setting.price * setting.cost.cluster.gpus / 3600
     seconds = (profile.low, profile.high), rate, fidelity(cost, schedules)
     step = WholeStep(dealer.name, way, training, float(passes.mean()), around, *memory, *seconds)
-    trained = measured.usage.makespan.reshape(count, updates).sum(axis=1)
+    trained = used.makespan.reshape(count, updates).sum(axis=1)
     return replace(step, each=tuple((trained * around.trainings + passes * around.lookings).tolist()))
 
 

@@ -12,7 +12,7 @@ from odcsim.decide.break_even_words import sentence
 from odcsim.decide.comparison import Comparison, compare, pairs
 from odcsim.decide.setting import Drawn, Setting, assign
 from odcsim.plots.pair import panels
-from odcsim.results import columns
+from odcsim.results import summary
 from odcsim.results.summary import priced
 from odcsim.schedule import ScheduleFile
 from odcsim.show.explore.asked import ROWS, Asked, rows
@@ -41,8 +41,8 @@ class Reply:
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Heads and rows, best first."""
-        rows = columns.best_first(self.comparison.rows)
-        return columns.table([self.comparison.spent(row) for row in rows], columns.DRAGGED)
+        rows = summary.best_first(self.comparison.rows)
+        return summary.table([self.comparison.spent(row) for row in rows], summary.DRAGGED)
 
     @property
     def chosen(self) -> str:

@@ -8,7 +8,7 @@ from odcsim import plots
 from odcsim.decide.advice import reply
 from odcsim.decide.advice.offers import Advice, Offer
 from odcsim.plots.pareto import Priced, pareto
-from odcsim.results import columns
+from odcsim.results import summary
 from odcsim.show.pages import page
 from odcsim.support.files import write_text
 
@@ -45,7 +45,7 @@ def _picture(advice: Advice, rent: Offer | None) -> str:
 
 
 def _table(advice: Advice, rent: Offer | None) -> str:
-    head, cells = columns.table([replace(o.row, memory_bytes=o.memory_bytes) for o in advice.offers], columns.OFFERED)
+    head, cells = summary.table([replace(o.row, memory_bytes=o.memory_bytes) for o in advice.offers], summary.OFFERED)
     kinds = ["best" if offer is rent else "" for offer in advice.offers]
     rows = [[o.name, *row, o.chosen.way.how] for o, row in zip(advice.offers, cells, strict=True)]
     return page.table(["GPUs", *head, "how"], rows, kinds, name="Offers, cheapest first", told=True)

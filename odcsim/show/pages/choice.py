@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from odcsim.decide.answer import Basis
 from odcsim.decide.comparison import Comparison
-from odcsim.results import columns
+from odcsim.results import summary
 from odcsim.results.summary import Row
 from odcsim.show.pages import page
 from odcsim.support.numbers import counted
@@ -22,7 +22,7 @@ def rows(comparison: Comparison, reply: Basis) -> list[str]:
 
 def parted(comparison: Comparison, reply: Basis) -> tuple[list[Row], list[Row]]:
     """Both in order of speed, those that do not fit last."""
-    ordered = columns.best_first(comparison.rows)
+    ordered = summary.best_first(comparison.rows)
     best = {row.sync: row.pair for row in reversed(ordered)}
     known = {*best.values(), *(row.pair for row in (reply.reference, reply.rival, reply.best))}
     return [r for r in ordered if r.pair in known], [r for r in ordered if r.pair not in known]
@@ -31,4 +31,4 @@ def parted(comparison: Comparison, reply: Basis) -> tuple[list[Row], list[Row]]:
 def _table(comparison: Comparison, ordered: Sequence[Row], reply: Basis, name: str) -> str:
     kinds = ["best" if r is reply.chosen else "reference" if r is reply.reference else "" for r in ordered]
     spent = [comparison.spent(row) for row in ordered]
-    return page.table(*columns.table(spent, columns.PAGE), kinds, name=f"{name}: of {comparison.basis}")
+    return page.table(*summary.table(spent, summary.PAGE), kinds, name=f"{name}: of {comparison.basis}")

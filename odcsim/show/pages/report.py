@@ -17,7 +17,7 @@ from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
 from odcsim.plots.svg import svg
 from odcsim.recipe import ASKED, PART
-from odcsim.results import columns, metrics
+from odcsim.results import metrics, summary
 from odcsim.show.pages import choice, idling, page
 from odcsim.show.pages.opening import opening, question
 from odcsim.support.checked import expect
@@ -128,7 +128,7 @@ def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
     if not sweep:
         return []
     best = [(limit, comparison.spent(answer.answer(comparison).chosen)) for limit, comparison in sweep]
-    names, texts = columns.table([row for _, row in best], columns.LIMITS)
+    names, texts = summary.table([row for _, row in best], summary.LIMITS)
     head = ["tokens of a microbatch", "fastest row", *names[1:]]
     cells = [[f"{limit:,}", *row] for (limit, _), row in zip(best, texts, strict=True)]
     room = sweep[0][1].memory_limit

@@ -14,8 +14,8 @@ from odcsim.balance import balance
 from odcsim.balance.lb_micro import lb_micro
 from odcsim.balance.sorted_slice import lockstep, sorted_slice
 from odcsim.decide.asking import ask
-from odcsim.decide.evaluate import measure
 from odcsim.decide.setting import Setting, assign, cost_of, drawn, plan
+from odcsim.executors.simulation import usage
 from odcsim.heuristics.balancer import Work
 from odcsim.recipe import recipe_of
 from odcsim.trace import Trace
@@ -125,7 +125,7 @@ def test_by_the_seconds_that_are_simulated_it_is_never_behind(
     files = [plan(setting, balancer) for balancer in ("sorted-slice", "lb-micro")]
     for sync, exchange in product(("collective", "deferred"), ("end", "layers")):
         how = cost.by(sync=sync, exchange=exchange)
-        ours, theirs = (measure(file, how).usage.makespan for file in files)
+        ours, theirs = (usage(file.schedules, how).makespan for file in files)
         assert (ours <= theirs).all()
 
 
@@ -136,7 +136,7 @@ def test_an_estimate_that_is_wrong_is_not_believed():
     changed = [a != b for a, b in zip(roughly.schedules, exactly.schedules, strict=True)]
     assert 0 < sum(changed) < len(changed) / 2
     how = setting.cost.by(sync="deferred")
-    assert measure(exactly, how).usage.makespan.sum() < measure(roughly, how).usage.makespan.sum()
+    assert usage(exactly.schedules, how).makespan.sum() < usage(roughly.schedules, how).makespan.sum()
 
 
 def test_links_that_are_shared_and_speeds_that_swing_stop_nobody():

@@ -16,7 +16,7 @@ from odcsim.decide.evaluate import least_trusted
 from odcsim.profile import Polynomial, Timing, stretched
 from odcsim.program import SYNCS
 from odcsim.recipe import Recipe
-from odcsim.results import columns, metrics
+from odcsim.results import metrics, summary
 from odcsim.results.summary import REFERENCE
 
 H100 = {"max_tokens": 0, "gpu": "h100", "devices": 8, "minibatch": 4, "minibatches": 3}
@@ -70,7 +70,7 @@ def test_a_row_has_its_usages_price_and_memory(compared, setting):
         assert (plain.dollars, plain.memory_fits) == (None, True)  # the GPU's memory is that of the catalogue
     by_sync = {sync: priced.row("lb-micro", sync).memory_bytes for sync in SYNCS}
     assert by_sync["collective"] < min(by_sync["on-demand"], by_sync["deferred"])
-    shown = [row.memory_fits for row in columns.best_first(priced.rows)]
+    shown = [row.memory_fits for row in summary.best_first(priced.rows)]
     assert shown == sorted(shown, reverse=True)
     unknown = replace(setting.cost, cluster=replace(setting.cost.cluster, memory_bytes=None))
     assert {r.memory_fits for r in compare(replace(setting, cost=unknown, minibatches=1)).rows} == {None}

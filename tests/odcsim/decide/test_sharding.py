@@ -41,7 +41,7 @@ def test_on_several_nodes_that_hold_it_it_is_hybrid_for_all_rows(model, more, ho
     assert (usual.sharded_by == "") == (usual.cost.cluster.nodes == 1)
     rows = compare(usual, doubted=False).rows
     assert rows == compare(chosen, doubted=False).rows
-    assert {row.sharding for row in rows} == {how}
+    assert {row.recipe.sharding for row in rows} == {how}
     assert [Recipe(sharding=one).on(4).sharding for one in (BY_RULE, "hybrid")] == ["full", "hybrid"]
 
 

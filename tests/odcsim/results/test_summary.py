@@ -10,7 +10,7 @@ from odcsim.results import capacity, summary
 from odcsim.results.capacity import FITS, OVER, TIGHT, Need
 from odcsim.results.intervals import apart
 from odcsim.results.metrics import PARTS, Usage
-from odcsim.results.summary import REFERENCE, Measured, Row
+from odcsim.results.summary import REFERENCE, Row
 
 OTHERS = (("native", "collective"), ("native", "on-demand"), ("lb-micro", "on-demand"), ("lb-mini", "on-demand"))
 
@@ -19,8 +19,7 @@ def row(balancer: str, sync: str, makespan: np.ndarray, devices: int = 4, price:
     """Half of all device time is compute, a tenth is each part of idle."""
     samples, total = np.full(len(makespan), 8), devices * makespan
     used = Usage(makespan, 0.5 * total, *[0.1 * total] * 5)
-    measured = Measured(balancer, Recipe(sync), used, samples, 1000 * samples, devices)
-    return summary.row(measured, 0.5, 2.0, price)
+    return summary.row(balancer, Recipe(sync), used, (samples, 1000 * samples), devices, (0.5, 2.0), price)
 
 
 def rows(makespans: np.ndarray) -> list[Row]:
