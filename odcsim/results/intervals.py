@@ -43,57 +43,39 @@ class Draws:
     """
 
     distinct: int  # minibatches, before their order starts over
-    inside: Floats  # pairs of one minibatch, of each kind
-    every: Floats  # pairs of all
+    pairs: Floats  # of each kind those of one minibatch, and those of all [kind, 2]
     sums: Floats  # over the samples' work [minibatch, sum]
     samples: int = 0  # of a minibatch
     size: int = 1  # of the trace
+    terms: Floats = field(default_factory=lambda: np.zeros((0, 1)))  # what is summed, of each sample ...
+    kin: Ints | float | None = None  # ... and its prompt, or how alike siblings are; None: it is in the file's order
     like: Floats = field(default_factory=lambda: np.ones(1))  # how alike samples of each kind of pair are by their work
     of: float = math.inf  # samples that there are, of which the trace is a part
-    terms: Floats = field(default_factory=lambda: np.zeros((0, 1)), repr=False)  # what is summed, of each sample ...
-    prompts: Ints | None = field(default=None, repr=False)  # ... and its prompt; None: they are in the file's order
-    alike: float | None = None  # how much siblings are, where nobody knows which they are
 
     def of_all(self, size: int) -> "Draws":
         """The same where so many samples are all that there is: what has been drawn of them is known."""
         return replace(self, of=size)
 
-    @property
-    def overlap(self) -> float:
-        """Share of its samples that a minibatch has in common with another one, or that are like them."""
-        return self.common(self.like)[0]
-
-    @property
-    def lasting(self) -> float:
-        """Of the variance between samples, the part that is left in the mean."""
-        return self.common(self.like)[1]
-
     def likeness(self, values: Floats) -> Floats:
         """How alike such values of samples are, of each kind of pair."""
-        apart = len(self.inside) - 1
-        if not apart:
+        if len(self.pairs) == 1:
             return np.ones(1)
-        if self.alike is not None:
-            return np.array([1.0, self.alike])
-        if self.prompts is not None:
-            return np.array([1.0, intraclass(values, self.prompts)])
-        return np.append(1.0, np.clip(_correlations(values, _most(len(values)))[0][:apart], 0, 1))
+        if self.kin is None:
+            return np.append(1.0, np.clip(_correlations(values)[0][: len(self.pairs) - 1], 0, 1))
+        return np.array([1.0, self.kin if isinstance(self.kin, float) else intraclass(values, self.kin)])
 
     def common(self, like: Floats) -> tuple[float, float]:
-        """Overlap and what is lasting, where pairs are so much alike. Likeness counts for those that are not in the
-        trace."""
-        shared, lasting = self._of_trace(like)
-        if self.of == math.inf:
-            return shared, lasting
+        """The share of its samples that a minibatch has in common with another one, or that are so much alike; and of
+        the variance between samples the part that is left in the mean. Likeness counts for those outside the trace."""
+        found = []
+        for weights in (like, np.eye(1, len(like))[0]):
+            inside, every = map(float, weights @ self.pairs)
+            between = (every - inside) / (inside * (self.distinct - 1)) if self.distinct > 1 else 0.0
+            found.append((between, every / (inside * self.distinct)))
+        (shared, lasting), (same, singly) = found
         outside = max(0.0, 1 - self.size / self.of)
-        same, singly = self._of_trace(np.eye(1, len(like))[0])
         left = max(0.0, singly - self.samples / self.of)
         return same + outside * (shared - same), left + outside * (lasting - singly)
-
-    def _of_trace(self, like: Floats) -> tuple[float, float]:
-        inside, every = float(self.inside @ like), float(self.every @ like)
-        between = (every - inside) / (inside * (self.distinct - 1)) if self.distinct > 1 else 0.0
-        return between, every / (inside * self.distinct)
 
 
 def draws(
@@ -115,46 +97,43 @@ def draws(
     repeats = (n for n, minibatch in enumerate(ids[1:], 1) if np.array_equal(minibatch, ids[0]))
     distinct = next(repeats, len(ids)) if len(ids[0]) < size else len(ids)
     held, loads = np.stack(ids[:distinct]), np.stack(work[:distinct])
-    bends = np.quantile(loads, BENDS)
-    pairs, of, prompts = [_pairs(held)], np.zeros(0), None
+    of = np.zeros(0) if file is None or kin is not None or siblings[0] > 1 else file[:LOOKED_AT]
+    pairs = _pairs(held, _reach_of(of))
+    known: Ints | float | None = None
     if kin is not None:
-        each = np.stack(kin[:distinct])
-        pairs.append(tuple(np.subtract(_pairs(each), pairs[0])))
-        first = np.unique(held, return_index=True)[1]
-        of, prompts = loads.ravel()[first], each.ravel()[first]
+        prompts, first = np.stack(kin[:distinct]), np.unique(held, return_index=True)[1]
+        pairs = np.concatenate([pairs, _pairs(prompts) - pairs])
+        of, known = loads.ravel()[first], prompts.ravel()[first]
     elif siblings[0] > 1 and size > 1:  # as many pairs of them as there are by chance
-        inside, every = pairs[0]
-        among = (siblings[0] - 1) / (size - 1)
-        pairs.append((among * (distinct * held.shape[1] ** 2 - inside), among * (held.size**2 - every)))
-    elif file is not None and (reach := _reach_of(file[:LOOKED_AT])):
-        of = file[:LOOKED_AT]
-        pairs += _beside(held, reach)
-    inside, every = np.array(pairs, dtype=np.float64).T
-    sums = _terms(loads, bends).sum(axis=1)
-    found = Draws(distinct, inside, every, sums, held.shape[1], size, terms=_terms(of, bends), prompts=prompts)
-    found = replace(found, alike=siblings[1]) if siblings[0] > 1 and kin is None else found
-    found = replace(found, like=found.likeness(of))
-    return found.of_all(size) if whole else found
+        others = np.array([distinct * held.shape[1] ** 2, held.size**2]) - pairs
+        pairs, known = np.concatenate([pairs, (siblings[0] - 1) / (size - 1) * others]), siblings[1]
+
+    def terms(work: Floats) -> Floats:
+        """Powers of samples' work, and what is over its quantiles, along a last axis."""
+        over = (np.maximum(work - bend, 0.0) for bend in np.quantile(loads, BENDS))
+        return np.stack([*(work**power for power in POWERS), *over], axis=-1)
+
+    found = Draws(distinct, pairs, terms(loads).sum(axis=1), held.shape[1], size, terms(of), known)
+    return replace(found, like=found.likeness(of), of=size if whole else math.inf)
 
 
-def _pairs(labels: Ints) -> tuple[float, float]:
-    """How many pairs of draws have the same label [minibatch, draw], each with itself among them: of one minibatch, and
-    of all."""
-    each = labels + (labels.max() + 1) * np.arange(len(labels))[:, None]
-    (_, inside), (_, every) = (np.unique(of, return_counts=True) for of in (each, labels))
-    return float(inside @ inside), float(every @ every)
+def apart(minibatches: int) -> Draws:
+    """No sample is in two of them."""
+    return Draws(minibatches, np.full((1, 2), minibatches, dtype=np.float64), np.zeros((minibatches, 1)))
 
 
-def _beside(held: Ints, reach: int) -> list[tuple[float, float]]:
-    """How many pairs of draws are 1, 2, ... apart in the file: of one minibatch, and of all."""
-    each = held + (int(held.max()) + 1 + reach) * np.arange(len(held))[:, None]
-    (one, times), (own, counts) = (np.unique(of, return_counts=True) for of in (held, each))
-    return [(_at(own, counts, gap), _at(one, times, gap)) for gap in range(1, reach + 1)]
-
-
-def _at(known: Ints, times: Ints, gap: int) -> float:
-    place = np.minimum(np.searchsorted(known, known + gap), len(known) - 1)
-    return 2 * float(times @ np.where(known[place] == known + gap, times[place], 0))
+def _pairs(labels: Ints, reach: int = 0) -> Floats:
+    """How many pairs of draws have labels [minibatch, draw] that are 0, 1, ... apart, each with itself among them: of
+    one minibatch, and of all [apart, 2]."""
+    own = labels + (int(labels.max()) + 1 + reach) * np.arange(len(labels))[:, None]
+    pairs = np.zeros((reach + 1, 2))
+    for column, of in enumerate((own, labels)):
+        known, times = np.unique(of, return_counts=True)
+        pairs[0, column] = times @ times
+        for gap in range(1, reach + 1):
+            place = np.searchsorted(known, known + gap).clip(max=len(known) - 1)
+            pairs[gap, column] = 2 * (times @ np.where(known[place] == known + gap, times[place], 0))
+    return pairs
 
 
 def intraclass(values: Floats, prompts: Ints) -> float:
@@ -174,28 +153,24 @@ def intraclass(values: Floats, prompts: Ints) -> float:
 def _reach_of(work: Floats) -> int:
     """Up to how many places on a sample of a file is like its neighbours, beyond those that are farther apart; 0, where
     that may be chance, or where the whole file is in some order. By ranks, which a few long samples do not sway."""
-    most = _most(len(work))
-    if most < 2 or not work.std():
+    count = len(work)
+    if count < 2 * RUNS or not work.std():
         return 0
     _, places, times = np.unique(work, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(times) - times / 2)[places]  # the middle of those that are alike
-    near, distant = _correlations(ranks, most)
-    clear = np.cumsum(near) * np.sqrt(len(work) / np.arange(1, most + 1))
+    near, distant = _correlations((np.cumsum(times) - times / 2)[places])  # ranks: the middle of those that are alike
+    clear = np.cumsum(near) * np.sqrt(count / np.arange(1, len(near) + 1))
     if clear.max() < CLEAR or distant > near[0]:
         return 0
     before = np.cumsum(np.append(0.5, near[:-1] ** 2)) * 2  # by Bartlett: so many times as far as if none were alike
-    small = np.flatnonzero(near < SHORT * np.sqrt(before / len(work)))
-    return int(small[0]) if len(small) else most
+    small = np.flatnonzero(near < SHORT * np.sqrt(before / count))
+    return int(small[0]) if len(small) else len(near)
 
 
-def _most(count: int) -> int:
-    return min(REACH, count // RUNS)
-
-
-def _correlations(values: Floats, most: int) -> tuple[Floats, float]:
-    """Of values with those 1 to `most` places on, less that of those up to twice as far; and the latter. By squares of
+def _correlations(values: Floats) -> tuple[Floats, float]:
+    """Of values with those 1, 2, ... places on, less that of those up to twice as far; and the latter. By squares of
     differences, which a trend through the file hardly adds to."""
-    values, count, gaps = values - values.mean(), len(values), np.arange(1, 2 * most + 1)
+    values, count, most = values - values.mean(), len(values), min(REACH, len(values) // RUNS)
+    gaps = np.arange(1, 2 * most + 1)
     waves = np.fft.rfft(values, 1 << (count + 2 * most - 1).bit_length())
     products = np.fft.irfft(waves * waves.conj())[gaps]
     squares = np.append(0.0, np.cumsum(values**2))
@@ -203,16 +178,6 @@ def _correlations(values: Floats, most: int) -> tuple[Floats, float]:
     found = 1 - off / (2 * squares[-1] / count or 1.0)
     distant = float(found[most:].mean())
     return found[:most] - distant, distant
-
-
-def _terms(work: Floats, bends: Floats) -> Floats:
-    """Powers of samples' work, and what is over its quantiles, along a last axis."""
-    return np.stack([*(work**power for power in POWERS), *(np.maximum(work - bend, 0.0) for bend in bends)], axis=-1)
-
-
-def apart(minibatches: int) -> Draws:
-    """No sample is in two of them."""
-    return Draws(minibatches, np.array([minibatches]), np.array([minibatches]), np.zeros((minibatches, 1)))
 
 
 def of_run(seconds: Floats, draws: Draws, low: float, high: float) -> tuple[float, float]:
@@ -239,26 +204,33 @@ def interval(above: Floats, below: Floats, draws: Draws, level: float = LEVEL) -
     left = single * lasting + (1 - share) / count
     if not left:
         return ratio, ratio
+    from scipy.special import stdtrit  # Student's
+
     alike = (single + 1 - share) / left  # so many minibatches without a common sample tell as much
     variance = (single + 1 - share) * float(off @ off) / (count - 1)
     met, fewest = _met(share, like, draws, alike)
-    least = FARTHEST / (fewest + 1)
     beyond = 1 / (met + 1) - 1 / (alike + 1)  # as large a share of the minibatches is farther off than of fewer any is
-    freedom, reach = _freedom(off, met), []
+    # A variance has degrees of freedom by the kurtosis of its deviations: fewer the heavier the tails are.
+    freedom = min(len(off) - 1.0, max(2.0, 2 * met / (max(_kurtosis(off), KURTOSIS) - 1)))
+    ends = []
     for side in (-off, off):
         edge = max(float(np.quantile(side, 1 - beyond)), FARTHEST)
-        found = _reach(max(edge / (met + 1), least), variance, alike, freedom, level)
-        reach.append(min(found, FAR * max(float(side.max()), FARTHEST)))
-    return ratio * float(np.exp(-reach[0])), ratio * float(np.exp(reach[1]))
+        farther = max(edge / (met + 1), FARTHEST / (fewest + 1))  # so far the one more brings the mean
+        spread = variance * (alike - 1) / (alike * (alike + 1)) + farther**2
+        reach = farther + float(stdtrit(freedom, level)) * math.sqrt(spread)
+        ends.append(min(reach, FAR * max(float(side.max()), FARTHEST)))
+    return ratio * math.exp(-ends[0]), ratio * math.exp(ends[1])
 
 
 def _met(share: float, like: Floats, draws: Draws, alike: float) -> tuple[float, float]:
     """How many minibatches have been met, for what was not. Where few prompts have the long samples, as the kurtosis of
     work tells, a file has fewer kinds of them than its mean is known by: by what tells in the deviations; and by work,
     where hardly anything told yet."""
+    if len(like) == 1:
+        return alike, alike
     heavy = float(np.clip((_kurtosis(draws.terms[:, 0]) - NORMAL) / (KURTOSIS - NORMAL), 0, 1))
     same, singly = draws.common(np.eye(1, len(like))[0])
-    if len(like) == 1 or not singly or not heavy:
+    if not singly or not heavy:
         return alike, alike
     (told, lasting), (of_work, left) = draws.common(like), draws.common(draws.like)
     single = share / (1 - same)
@@ -281,29 +253,15 @@ def _single(off: Floats, draws: Draws) -> tuple[float, Floats]:
     sums = sums - sums.mean(axis=0)
     scale = sums.std(axis=0)
     of = np.flatnonzero(scale > 0)
-    base = np.linalg.qr(sums[:, of] / scale[of])[0]
-    free = count - 1 - base.shape[1]
-    if free <= 1 or not base.shape[1] or not total:
+    scaled = sums[:, of] / scale[of]
+    base = np.linalg.qr(scaled)[0]
+    rank, free = base.shape[1], count - 1 - base.shape[1]
+    if free <= 1 or not rank or not total:
         return EVEN, draws.like
     rest = off - base @ (base.T @ off)
-    share = 1 - float(rest @ rest) / free * (count - 1) / total
-    share = float((free * np.clip(share, 0, 1) + base.shape[1] * EVEN) / (free + base.shape[1]))
+    share = np.clip(1 - float(rest @ rest) / free * (count - 1) / total, 0, 1)
+    share = float((free * share + rank * EVEN) / (free + rank))
     if len(draws.like) == 1:
         return share, draws.like
-    weights = np.linalg.lstsq(sums[:, of] / scale[of], off, rcond=None)[0] / scale[of]
+    weights = np.linalg.lstsq(scaled, off, rcond=None)[0] / scale[of]
     return share, draws.likeness(draws.terms[:, of] @ weights)
-
-
-def _reach(farther: float, variance: float, alike: float, freedom: float, level: float) -> float:
-    """How far the mean may be to one side, if one more minibatch brings it so much `farther`. Student's."""
-    from scipy.special import stdtrit
-
-    spread = variance * (alike - 1) / (alike * (alike + 1)) + farther**2
-    return farther + float(stdtrit(freedom, level)) * math.sqrt(spread)
-
-
-def _freedom(off: Floats, alike: float) -> float:
-    """Degrees that a variance has by the kurtosis of its deviations, which is at most their number: two at least, and
-    fewer the heavier the tails are."""
-    found = 2 * alike / (max(_kurtosis(off), KURTOSIS) - 1)
-    return min(len(off) - 1.0, max(2.0, found))

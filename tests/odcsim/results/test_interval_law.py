@@ -40,16 +40,16 @@ def test_overlap_is_what_pairs_of_minibatches_share(seed):
     loads, samples, there = [work[one] for one in ids], len(ids[0]), size + int(rng.integers(0, 30))
     found, over = draws(ids, loads, size), draws([*ids, *ids], [*loads, *loads], size)  # whose order starts over
     assert found.distinct == over.distinct == len(ids)
-    assert (found.overlap, found.lasting) == (over.overlap, over.lasting) == pytest.approx(by_pairs(ids, np.eye(size)))
+    assert found.common(found.like) == over.common(over.like) == pytest.approx(by_pairs(ids, np.eye(size)))
     weights = np.bincount(np.concatenate(ids), minlength=there) / sum(map(len, ids))
-    assert found.of_all(there).lasting == pytest.approx(samples * ((weights - 1 / there) ** 2).sum())
+    assert found.of_all(there).common(found.like)[1] == pytest.approx(samples * ((weights - 1 / there) ** 2).sum())
     seen = np.unique(np.concatenate(ids))
     kin = np.where(np.equal.outer(prompts, prompts), by_variances(work[seen], prompts[seen]), 0.0)
     chance = np.full((size, size), rho * (siblings - 1) / (size - 1))
     of_prompts = draws(ids, loads, size, kin=[prompts[one] for one in ids])
     for found, alike in ((of_prompts, kin), (draws(ids, loads, size, siblings=(siblings, rho)), chance)):
         np.fill_diagonal(alike, 1.0)
-        assert (found.overlap, found.lasting) == pytest.approx(by_pairs(ids, alike))
+        assert found.common(found.like) == pytest.approx(by_pairs(ids, alike))
 
 
 def by_variances(values, prompts):
@@ -84,7 +84,7 @@ def test_neighbours_in_a_file_count_by_how_alike_they_are_so_far_apart():
     assert found.like[1] > found.like[reach - 1]
     gaps = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
     alike = np.append(found.like, 0.0)[np.minimum(gaps, reach + 1)]
-    assert (found.overlap, found.lasting) == pytest.approx(by_pairs(ids, alike))
+    assert found.common(found.like) == pytest.approx(by_pairs(ids, alike))
     assert len(draws(ids, [work[one] for one in ids], size, file=rng.permutation(work)).like) == 1
 
 
