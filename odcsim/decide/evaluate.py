@@ -272,8 +272,12 @@ def _together(every: Sequence[Pair], minibatches: Sequence[Drawn], devices: int)
 
 def _used(row: Row, cost: Cost, tokens: float, squares: float) -> Row:
     """The row with what devices reach that train on so many tokens."""
-    work = compute.flops(cost.model, cost.recipe, tokens, squares)
-    return summary.used(row, *work, cost.cluster.gpus, cost.cluster.peak_flops)
+    spent, peak = row.makespan_seconds * cost.cluster.gpus, cost.cluster.peak_flops
+    flops, again = compute.flops(cost.model, cost.recipe, tokens, squares)  # with what is computed again
+    if not spent:
+        return row
+    mfu, hfu = (work / (peak * spent) if peak else None for work in (flops, flops + again))
+    return replace(row, tflops_per_device=flops / spent / 1e12, mfu=mfu, hfu=hfu)
 
 
 def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -> ScheduleFile:

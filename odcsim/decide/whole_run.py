@@ -9,9 +9,8 @@ from odcsim.decide.answer import Basis
 from odcsim.decide.answer_words import named
 from odcsim.decide.evaluate import Evaluation
 from odcsim.neighbours.neighbour import GOING_ON, KEPT
-from odcsim.results import summary
 from odcsim.results.intervals import of_run
-from odcsim.results.summary import Row
+from odcsim.results.summary import Row, scaled
 from odcsim.support.numbers import duration, finer, from_to, money
 from odcsim.trace import Trace
 
@@ -70,12 +69,13 @@ class WholeRun:
         found, setting = self.evaluation, self.evaluation.setting
         draws = found.draws if setting.whole else found.draws.of_all(setting.trace.bundles.whole)
         profile, seconds = setting.cost.profile, found.usage(*row.pair).makespan
-        return summary.over(row, self.steps, of_run(seconds, draws, profile.low, profile.high))
+        between = of_run(seconds, draws, profile.low, profile.high)
+        return replace(scaled(row, self.steps / row.minibatches, between), minibatches=self.steps)
 
     def shown(self, row: Row) -> Row:
         """The same, for people: without an interval where the seconds have none."""
         whole = self.over(row)
-        return summary.over(whole, whole.minibatches, (1.0, 1.0)) if row.certain else whole
+        return scaled(whole, 1.0, (1.0, 1.0)) if row.certain else whole
 
     @property
     def words(self) -> str:

@@ -152,20 +152,6 @@ def scaled(row: Row, times: float, between: tuple[float, float]) -> Row:
     return replace(whole, dollars=paid, dollars_low=paid * low, dollars_high=paid * high)
 
 
-def over(row: Row, steps: int, between: tuple[float, float]) -> Row:
-    """The row of so many steps, of which its minibatches are a part."""
-    return replace(scaled(row, steps / row.minibatches, between), minibatches=steps)
-
-
-def used(row: Row, flops: float, again: float, devices: int, peak: float) -> Row:
-    """The row with what its devices reach: `flops` are the model's, `again` what is computed once more."""
-    spent = row.makespan_seconds * devices
-    if not spent:
-        return row
-    mfu, hfu = (work / (peak * spent) if peak else None for work in (flops, flops + again))
-    return replace(row, tflops_per_device=flops / spent / 1e12, mfu=mfu, hfu=hfu)
-
-
 def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> tuple[Row, ...]:
     """The rows with their speedups over the reference row, which ran the same samples in the same minibatches."""
     of = {row.pair: seconds for row, seconds in zip(rows, makespans, strict=True)}
