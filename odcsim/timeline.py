@@ -8,7 +8,6 @@ import json
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,8 @@ FORMAT = "odcsim timeline"
 VERSION = 1
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-ANEW = "write it anew with 'odcsim simulate'"
-
-_column = partial(column, fix=ANEW)
+WRITE, ANEW = "write one with 'odcsim simulate'", "write it anew with 'odcsim simulate'"
+ARRAYS = {"minibatches": "i", "counts": "i", "asked": "f", "had": "f", "takers": "i"}  # of a block, and their kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +44,7 @@ class Block:
     counts: Ints  # microbatches that each device really ran [minibatch, device]
     asked: Floats = field(repr=False)
     had: Floats = field(repr=False)
-    takers: Ints | None = field(
-        default=None, repr=False
-    )  # of shared queues: who ran each entry [minibatch, entry], -1: none
+    takers: Ints | None = field(default=None, repr=False)  # who ran each entry of queues [minibatch, entry], -1: none
 
     def present(self, step: int) -> NDArray[np.bool_]:
         """Which devices really ran this step: one with fewer microbatches passes the rest in no time."""
@@ -137,9 +133,8 @@ def write(timeline: Timeline, path: Path | str) -> None:
     for i, block in enumerate(timeline.blocks):
         shape = (block.program.layers, block.program.microbatches)
         columns |= {f"{i}.shape": np.array(shape), f"{i}.steps": np.array(str(block.program))}
-        columns |= {f"{i}.{name}": getattr(block, name) for name in ("minibatches", "counts", "asked", "had")}
-        if block.takers is not None:
-            columns[f"{i}.takers"] = block.takers
+        arrays = {f"{i}.{name}": getattr(block, name) for name in ARRAYS}
+        columns |= {name: values for name, values in arrays.items() if values is not None}
     with replacing(Path(path)) as out:
         np.savez(out, **columns)
 
@@ -151,19 +146,17 @@ def read(path: Path | str) -> Timeline:
     try:
         with budget.bounded(path), path.open("rb") as raw:
             if not zipfile.is_zipfile(raw):  # of such a file numpy says that it may be a pickle
-                raise InputError("not a timeline", fix="write one with 'odcsim simulate'")
+                raise InputError("not a timeline", fix=WRITE)
             raw.seek(0)
             with Archive(raw, path) as columns:
                 return _from_columns(columns)
     except FileNotFoundError:
-        raise InputError("no such file", where=str(path), fix="write one with 'odcsim simulate'") from None
+        raise InputError("no such file", where=str(path), fix=WRITE) from None
     except InputError as error:
         raise InputError(error.problem, where=str(path), fix=error.fix) from None
     except Exception as error:  # numpy, zipfile, zlib and tokenize each raise kinds of their own over a damaged file
         reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"not a timeline ({reason})", where=str(path), fix="write one with 'odcsim simulate'"
-        ) from None
+        raise InputError(f"not a timeline ({reason})", where=str(path), fix=WRITE) from None
 
 
 def _from_columns(columns: Any) -> Timeline:
@@ -171,48 +164,38 @@ def _from_columns(columns: Any) -> Timeline:
     if header.pop("format", None) != FORMAT or header.pop("version", None) != VERSION:
         raise InputError("not a timeline of this version", fix=ANEW)
     count = int(header.pop("blocks"))
-    about = made(About, Given("", _nested(header)))
-    blocks = tuple(_read_block(columns, i, about) for i in range(count))
-    timeline = Timeline(about, blocks, _column(columns, "samples", "i"), _column(columns, "tokens", "i"))
-    numbers = np.sort(np.concatenate([b.minibatches for b in blocks])) if blocks else np.array([])
-    if not np.array_equal(numbers, np.arange(len(timeline.samples))) or timeline.samples.shape != timeline.tokens.shape:
-        raise InputError("minibatches are missing or repeated", fix=ANEW)
-    return timeline
-
-
-def _nested(header: dict[str, Any]) -> dict[str, Any]:
-    """The recipe's choices by themselves. An old file knows fewer of them: it was run with the usual ones."""
+    # An old file knows fewer of a recipe's choices: it was run with the usual ones.
+    recipe = nested({"sharding": "full"} | fields_of(header))
     rest = {name: value for name, value in header.items() if name not in (*CHOICES, PART)}
-    return rest | {"recipe": nested({"sharding": "full"} | fields_of(header))}
+    about = made(About, Given("", rest | {"recipe": recipe}))
+    blocks = tuple(_block(columns, i, about) for i in range(count))
+    samples, tokens = (column(columns, name, "i", fix=ANEW) for name in ("samples", "tokens"))
+    numbers = np.sort(np.concatenate([b.minibatches for b in blocks])) if blocks else np.array([])
+    if not np.array_equal(numbers, np.arange(len(samples))) or samples.shape != tokens.shape:
+        raise InputError("minibatches are missing or repeated", fix=ANEW)
+    return Timeline(about, blocks, samples, tokens)
 
 
-def _read_block(columns: Any, i: int, about: About) -> Block:
+def _block(columns: Any, i: int, about: About) -> Block:
+    """A block of a file, whose arrays are those of its program and of each other."""
     layers, microbatches = (int(n) for n in columns[f"{i}.shape"])
-    asked, had = (_column(columns, f"{i}.{name}", "f") for name in ("asked", "had"))
-    if layers * microbatches > len(asked):
-        raise InputError(
-            f"block {i} is too short for {microbatches} microbatches of {layers} layers", fix="write it anew"
-        )
-    steps = about.recipe.program(layers, microbatches)
-    if str(steps) != str(columns[f"{i}.steps"]):
+    there = {name: kind for name, kind in ARRAYS.items() if name != "takers" or f"{i}.takers" in columns}
+    arrays = {name: column(columns, f"{i}.{name}", kind, fix=ANEW) for name, kind in there.items()}
+    if layers * microbatches > len(arrays["asked"]):
+        problem = f"block {i} is too short for {microbatches} microbatches of {layers} layers"
+        raise InputError(problem, fix="write it anew")
+    program = about.recipe.program(layers, microbatches)
+    if str(program) != str(columns[f"{i}.steps"]):
         raise InputError("its steps are those of another version of odcsim", fix=ANEW)
-    takers = _column(columns, f"{i}.takers", "i") if f"{i}.takers" in columns else None
-    minibatches, counts = (_column(columns, f"{i}.{name}", "i") for name in ("minibatches", "counts"))
-    block = Block(steps, minibatches, counts, asked, had, takers)
-    shape = (len(steps.steps), len(block.minibatches), about.devices)
+    block = Block(program, **arrays)
+    shape = (len(program.steps), len(block.minibatches), about.devices)
     if block.asked.shape != shape or block.had.shape != shape or block.counts.shape != shape[1:]:
         raise InputError(f"block {i} does not have the shape {shape}", fix=ANEW)
-    if takers is not None and not _fits(block, takers):
-        raise InputError(f"block {i} names takers that its devices do not have", fix=ANEW)
+    if (takers := block.takers) is not None:  # a device, or none where a minibatch has fewer, and none more than it ran
+        fits = takers.ndim == 2 and len(takers) == shape[1] and ((takers >= -1) & (takers < about.devices)).all()
+        ran = [np.bincount(row[row >= 0], minlength=about.devices) for row in takers] if fits else []
+        if not ran or (np.array(ran) > block.counts).any():
+            raise InputError(f"block {i} names takers that its devices do not have", fix=ANEW)
     if not ((np.abs(block.asked) <= LARGEST).all() and (np.abs(block.had) <= LARGEST).all()):
         raise InputError(f"block {i} holds a time that is not finite, or beyond all reason", fix=ANEW)
     return block
-
-
-def _fits(block: Block, takers: Ints) -> bool:
-    """Whether each entry has a device, or none where its minibatch has fewer, and none has more than it ran."""
-    devices = block.counts.shape[1]
-    if takers.ndim != 2 or len(takers) != len(block.minibatches) or ((takers < -1) | (takers >= devices)).any():
-        return False
-    of_each = np.array([np.bincount(row[row >= 0], minlength=devices) for row in takers])
-    return bool(of_each.shape == block.counts.shape and (of_each <= block.counts).all())
