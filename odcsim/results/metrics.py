@@ -214,12 +214,11 @@ def _share(
 ) -> None:
     """Of lanes that wait for peers beside each other: what moves has the gap first, gathers before pushes, and waiting
     what is left of it."""
-    seen: list[tuple[Floats, Floats]] = []
-    left = np.maximum(end - start, 0.0)
-    for part in ("gather", "push", "wait_inside"):
-        moves = [(began, served) for step, _, began, served in spans if step.kind == part]
-        seen += moves or [(came, began) for step, came, began, _ in spans if step.meets and part == "wait_inside"]
-        rest = uncovered(start, end, seen)
+    waits = [(came, began) for step, came, began, _ in spans if step.meets]
+    gathers, pushes = ([of[2:] for of in spans if of[0].kind == kind] for kind in ("gather", "push"))
+    seen, left = list[tuple[Floats, Floats]](), np.maximum(end - start, 0.0)
+    for part, more in (("gather", gathers), ("push", pushes), ("wait_inside", waits)):
+        rest = uncovered(start, end, seen := seen + more)
         parts[part] += np.maximum(left - rest, 0.0)
         left = rest
 

@@ -180,19 +180,14 @@ def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> 
 
 FEW = ("balancer", "sync", "idle", "gpu_hours", "speedup", "over best", "memory")  # by which somebody decides
 PRICED = ("balancer", "sync", "idle", "dollars", "speedup", "over best", "memory")
-WIDE = (
-    "balancer", "sync", "idle", "waiting", "transfers", "other", "samples", "gpu_hours", "gpu_hours between", "dollars",
-    "dollars between", "mfu", "speedup", "speedup between", "over best", "over full", "memory", "most of memory",
-)  # fmt: skip
-PAGE = (
-    "row", "speedup", "speedup between", "over best", "over full", "idle", "seconds", "gpu_hours", "gpu_hours between",
-    "dollars", "dollars between", "mfu", "samples", "tokens", "memory", "most of memory",
-)  # fmt: skip
 DRAGGED = ("row", "idle", "gpu_hours", "dollars", "speedup", "over best", "memory")
-LIMITS = ("row", "speedup", "seconds", "gpu_hours", "gpu_hours between", "dollars", "dollars between", "memory",
-          "most of memory")  # fmt: skip
-OFFERED = ("time", "time between", "gpu_hours", "gpu_hours between", "dollars", "dollars between", "idle", "mfu",
-           "memory")  # fmt: skip
+_SPENT = ("gpu_hours", "gpu_hours between", "dollars", "dollars between")
+_OVER = ("speedup", "speedup between", "over best", "over full")
+_MEMORY = ("memory", "most of memory")
+WIDE = ("balancer", "sync", "idle", "waiting", "transfers", "other", "samples", *_SPENT, "mfu", *_OVER, *_MEMORY)
+PAGE = ("row", *_OVER, "idle", "seconds", *_SPENT, "mfu", "samples", "tokens", *_MEMORY)
+LIMITS = ("row", "speedup", "seconds", *_SPENT, *_MEMORY)
+OFFERED = ("time", "time between", *_SPENT, "idle", "mfu", "memory")
 
 
 @dataclass(frozen=True, slots=True)

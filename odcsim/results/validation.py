@@ -56,9 +56,7 @@ class MinibatchErrors:
     error: float
     noise: float | None  # the widest gap between two runs, over their median
     idle_error_points: float
-    finish_error: (
-        float  # of the device (with a queue: the place in their order) that is furthest off, over the makespan
-    )
+    finish_error: float  # of the device furthest off (with a queue: of the place in their order), over the makespan
     furthest: str  # the kind whose seconds differ most
     furthest_seconds: float
 
@@ -95,18 +93,16 @@ class Validation:
     def as_json(self) -> dict[str, Any]:
         noise = asdict(self.noise) if self.noise else dict.fromkeys(("mean", "median", "p90", "worst"))
         parts = {p: 100 * (self.idle_predicted[p] - self.idle_measured[p]) for p in PARTS}
+        ran, sides = self.measured, {"predicted": self.predicted, "measured": self.measured}
         return {
             "schema": 1,
-            "digest": self.measured.digest,
-            "sync": self.measured.recipe.sync,
-            "balancer": self.measured.balancer,
-            "model": self.measured.model,
-            "devices": self.measured.devices,
-            "recompute": self.measured.recipe.recomputes,
+            "digest": ran.digest,
+            "sync": ran.recipe.sync,
+            **{name: getattr(ran, name) for name in ("balancer", "model", "devices")},
+            "recompute": ran.recipe.recomputes,
             "executor_check": self.executor_check,
             "runs": self.runs,
-            "predicted": {k: getattr(self.predicted, k) for k in ("executor", "fidelity", "hardware")},
-            "measured": {k: getattr(self.measured, k) for k in ("executor", "fidelity", "hardware")},
+            **{side: {k: getattr(a, k) for k in ("executor", "fidelity", "hardware")} for side, a in sides.items()},
             **{f"makespan_error_{k}": v for k, v in asdict(self.makespan).items()},
             "makespan_error_total": self.makespan_total,
             **{f"noise_{k}": v for k, v in noise.items() if k != "mean"},
