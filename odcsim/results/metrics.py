@@ -200,13 +200,12 @@ def measure_rows(
                     np.minimum(waited, moved, out=waited)
                 np.subtract(moved, waited, out=moved)
                 np.add(parts["wait_inside"], moved, out=parts["wait_inside"])
-    span: Floats = makespan.max(axis=1)
+    span, whole = makespan.max(axis=1), compute.shape[1] * makespan.max(axis=1)
     # Over devices to the same last bit however the rows lie in memory.
-    sums = {name: np.ascontiguousarray(of).sum(axis=1) for name, of in {"compute": compute, **parts}.items()}
-    whole = compute.shape[1] * span
-    other = whole - sum(sums.values())
+    computed, *sums = (np.ascontiguousarray(of).sum(axis=1) for of in (compute, *parts.values()))
+    other = whole - computed - sum(sums)
     other[np.abs(other) <= ROUNDING * whole] = 0.0
-    return Usage(span, **sums, other=other)
+    return Usage(*(span, computed, *sums, other))
 
 
 def _share(
