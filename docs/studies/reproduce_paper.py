@@ -189,12 +189,11 @@ def simulated(place: Place, draws: int) -> dict[tuple[str, str], summary.Row]:
     """Every pair on the same minibatches."""
     asked = setting(place, draws)
     plans = {balancer: plan(asked, balancer) for balancer in dict(PAIRS)}
-    between = asked.cost.profile.low, asked.cost.profile.high
     rows, makespans = [], []
     for balancer, sync in PAIRS:
         schedules, cost = plans[balancer].schedules, asked.cost.by(sync=sync)
         used = usage(schedules, cost)
-        rows.append(summary.row(balancer, cost.ran, used, carried(schedules), cost.cluster.gpus, between))
+        rows.append(summary.row(cost, balancer, used, carried(schedules)))
         makespans.append(used.makespan)
     return {row.pair: row for row in summary.compared(rows, makespans, apart(draws))}
 

@@ -253,8 +253,7 @@ def costed(
 ) -> Row:
     """The row of minibatches that `carried` so many samples and tokens, with what it costs, and the memory that it
     needs. `most`: tokens of its fullest microbatch, and of the longest sample."""
-    between = cost.profile.low, cost.profile.high
-    row = summary.row(balancer, cost.ran, usage, carried, cost.cluster.gpus, between, price)
+    row = summary.row(cost, balancer, usage, carried, price)
     found = room.needed(cost, *most)
     fits = None if limit is None else found.total <= limit
     return replace(row, memory_bytes=found.total, memory_fits=fits, memory_limit=limit, memory_terms=found.terms)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.recipe import Recipe
 from odcsim.results import capacity
@@ -102,36 +103,24 @@ class Row:
         return row if self.made is None else row | {"made": asdict(self.made)}
 
 
-def row(
-    balancer: str,
-    recipe: Recipe,
-    usage: Usage,
-    carried: tuple[Ints, Ints],
-    gpus: int,
-    between: tuple[float, float],
-    price: float | None = None,
-) -> Row:
-    """A row by itself. `carried`: samples and tokens of each minibatch; `between`: the cost's uncertainty as factors of
-    time; the price is per GPU-hour."""
-    seconds, (low, high) = float(usage.makespan.sum()), between
+def row(cost: Cost, balancer: str, usage: Usage, carried: tuple[Ints, Ints], price: float | None = None) -> Row:
+    """A row by itself. `carried`: samples and tokens of each minibatch; the price is per GPU-hour."""
+    seconds, gpus = float(usage.makespan.sum()), cost.cluster.gpus
     samples, tokens = (float(of.sum()) / seconds if seconds else 0.0 for of in carried)
-    spent = seconds * gpus / 3600
     one = Row(
         balancer=balancer,
-        recipe=recipe,
+        recipe=cost.ran,
         minibatches=len(usage.makespan),
         makespan_seconds=seconds,
         idle=usage.idle(),
         idle_parts=usage.idle_parts(),
         samples_per_second_per_device=samples / gpus,
         tokens_per_second=tokens,
-        gpu_hours=spent,
-        model_low=seconds * low,
-        model_high=seconds * high,
-        gpu_hours_low=spent * low,
-        gpu_hours_high=spent * high,
+        gpu_hours=seconds * gpus / 3600,
+        model_low=seconds,
+        model_high=seconds,
     )
-    return priced(one, price)
+    return priced(scaled(one, 1.0, (cost.profile.low, cost.profile.high)), price)
 
 
 def priced(row: Row, price: float | None) -> Row:

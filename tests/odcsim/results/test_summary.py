@@ -1,5 +1,7 @@
 """Rows and how they compare: ratios of sums on the same samples, with intervals over the minibatches."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,7 +21,9 @@ def row(balancer: str, sync: str, makespan: np.ndarray, devices: int = 4, price:
     """Half of all device time is compute, a tenth is each part of idle."""
     samples, total = np.full(len(makespan), 8), devices * makespan
     used = Usage(makespan, 0.5 * total, *[0.1 * total] * 5)
-    return summary.row(balancer, Recipe(sync), used, (samples, 1000 * samples), devices, (0.5, 2.0), price)
+    profile, cluster = SimpleNamespace(low=0.5, high=2.0), SimpleNamespace(gpus=devices)
+    cost = SimpleNamespace(ran=Recipe(sync), profile=profile, cluster=cluster)
+    return summary.row(cost, balancer, used, (samples, 1000 * samples), price)
 
 
 def rows(makespans: np.ndarray) -> list[Row]:
