@@ -14,7 +14,7 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.program import EVERY
 from odcsim.recipe import CHOICES, flag
-from odcsim.results.metrics import PARTS, Usage, delays, took, usage
+from odcsim.results.metrics import PARTS, delays, took, usage
 from odcsim.timeline import About, Floats, Timeline
 
 NAMED = 3  # worst minibatches that are named
@@ -162,7 +162,8 @@ def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
     errors = guess.makespan / truth - 1
     noise = [one / other - 1 for one, other in permutations(spans, 2)]  # each run as the prediction of each other one
     finish = (_finishes(predicted) - np.median([_finishes(run) for run in measured], axis=0)) / truth[:, None]
-    idle = 100 * (_idle(guess) - np.median([_idle(run) for run in runs], axis=0))
+    busy = [used.compute / (predicted.about.devices * used.makespan) for used in (guess, *runs)]
+    idle = 100 * (np.median(busy[1:], axis=0) - busy[0])
     same = [each for run in measured for each in _same_taker(predicted, run)]
     kinds, differences = _kinds(predicted, measured, float(truth.sum()))
     furthest = [max(differences, key=lambda kind: abs(differences[kind][b])) for b in range(len(truth))]
@@ -200,12 +201,6 @@ def validate(predicted: Timeline, measured: Sequence[Timeline]) -> Validation:
 def _errors(values: Floats) -> Errors:
     size = np.abs(values)
     return Errors(float(values.mean()), float(np.median(size)), float(np.quantile(size, 0.9)), float(size.max()))
-
-
-def _idle(used: Usage) -> Floats:
-    """Idle of each minibatch; none takes no time."""
-    lost: Floats = np.sum([getattr(used, part) for part in PARTS], axis=0)
-    return lost / (lost + used.compute)
 
 
 def _finishes(timeline: Timeline) -> Floats:
