@@ -87,6 +87,17 @@ def test_rows_that_share_memory_measure_the_same(case, simulated):
         assert np.array_equal(getattr(found, field.name), getattr(whole, field.name)), field.name
 
 
+@given(cases(**ANYHOW), st.integers(0, 2**20))
+def test_a_transfer_that_ends_by_another_clock_takes_no_more_than_its_gap(case, seed):
+    """The last of its lane does, before a compute step that began all the same."""
+    block, late = block_of(case), np.random.default_rng(seed).exponential(1.0, case.durations.shape[1:])
+    had = block.had.copy()
+    for gap in metrics.gaps(case.program):
+        had[list({case.program.steps[t].lane: t for t in reversed(gap.transfers)}.values())] += late
+    found = metrics.measure(replace(block, had=had))
+    assert all((getattr(found, part) >= -1e-9).all() for part in PARTS)
+
+
 @given(st.integers(1, 20), st.sampled_from(SYNCS))
 def test_recycled_rows_are_few(microbatches, sync):
     """Their number follows the layers that overlap, not the steps: memory does not grow with microbatches."""
