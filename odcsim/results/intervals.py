@@ -67,12 +67,12 @@ class Draws:
     def common(self, like: Floats) -> tuple[float, float]:
         """The share of its samples that a minibatch has in common with another one, or that are so much alike; and of
         the variance between samples the part that is left in the mean. Likeness counts for those outside the trace."""
-        found = []
+        shares = []
         for weights in (like, np.eye(1, len(like))[0]):
             inside, every = map(float, weights @ self.pairs)
             between = (every - inside) / (inside * (self.distinct - 1)) if self.distinct > 1 else 0.0
-            found.append((between, every / (inside * self.distinct)))
-        (shared, lasting), (same, singly) = found
+            shares.append((between, every / (inside * self.distinct)))
+        (shared, lasting), (same, singly) = shares
         outside = max(0.0, 1 - self.size / self.of)
         left = max(0.0, singly - self.samples / self.of)
         return same + outside * (shared - same), left + outside * (lasting - singly)
@@ -96,25 +96,25 @@ def draws(
         return apart(len(ids))
     repeats = (n for n, minibatch in enumerate(ids[1:], 1) if np.array_equal(minibatch, ids[0]))
     distinct = next(repeats, len(ids)) if len(ids[0]) < size else len(ids)
-    held, loads = np.stack(ids[:distinct]), np.stack(work[:distinct])
+    numbers, loads = np.stack(ids[:distinct]), np.stack(work[:distinct])
     of = np.zeros(0) if file is None or kin is not None or siblings[0] > 1 else file[:LOOKED_AT]
-    pairs = _pairs(held, _reach_of(of))
-    known: Ints | float | None = None
+    pairs = _pairs(numbers, _reach_of(of))
+    kinship: Ints | float | None = None
     if kin is not None:
-        prompts, first = np.stack(kin[:distinct]), np.unique(held, return_index=True)[1]
+        prompts, first = np.stack(kin[:distinct]), np.unique(numbers, return_index=True)[1]
         pairs = np.concatenate([pairs, _pairs(prompts) - pairs])
-        of, known = loads.ravel()[first], prompts.ravel()[first]
+        of, kinship = loads.ravel()[first], prompts.ravel()[first]
     elif siblings[0] > 1 and size > 1:  # as many pairs of them as there are by chance
-        others = np.array([distinct * held.shape[1] ** 2, held.size**2]) - pairs
-        pairs, known = np.concatenate([pairs, (siblings[0] - 1) / (size - 1) * others]), siblings[1]
+        others = np.array([distinct * numbers.shape[1] ** 2, numbers.size**2]) - pairs
+        pairs, kinship = np.concatenate([pairs, (siblings[0] - 1) / (size - 1) * others]), siblings[1]
 
     def terms(work: Floats) -> Floats:
         """Powers of samples' work, and what is over its quantiles, along a last axis."""
         over = (np.maximum(work - bend, 0.0) for bend in np.quantile(loads, BENDS))
         return np.stack([*(work**power for power in POWERS), *over], axis=-1)
 
-    found = Draws(distinct, pairs, terms(loads).sum(axis=1), held.shape[1], size, terms(of), known)
-    return replace(found, like=found.likeness(of), of=size if whole else math.inf)
+    about = Draws(distinct, pairs, terms(loads).sum(axis=1), numbers.shape[1], size, terms(of), kinship)
+    return replace(about, like=about.likeness(of), of=size if whole else math.inf)
 
 
 def apart(minibatches: int) -> Draws:
@@ -128,11 +128,11 @@ def _pairs(labels: Ints, reach: int = 0) -> Floats:
     own = labels + (int(labels.max()) + 1 + reach) * np.arange(len(labels))[:, None]
     pairs = np.zeros((reach + 1, 2))
     for column, of in enumerate((own, labels)):
-        known, times = np.unique(of, return_counts=True)
+        distinct, times = np.unique(of, return_counts=True)
         pairs[0, column] = times @ times
         for gap in range(1, reach + 1):
-            place = np.searchsorted(known, known + gap).clip(max=len(known) - 1)
-            pairs[gap, column] = 2 * (times @ np.where(known[place] == known + gap, times[place], 0))
+            place = np.searchsorted(distinct, distinct + gap).clip(max=len(distinct) - 1)
+            pairs[gap, column] = 2 * (times @ np.where(distinct[place] == distinct + gap, times[place], 0))
     return pairs
 
 
@@ -175,9 +175,9 @@ def _correlations(values: Floats) -> tuple[Floats, float]:
     products = np.fft.irfft(waves * waves.conj())[gaps]
     squares = np.append(0.0, np.cumsum(values**2))
     off = (squares[count - gaps] + squares[-1] - squares[gaps] - 2 * products) / (count - gaps)
-    found = 1 - off / (2 * squares[-1] / count or 1.0)
-    distant = float(found[most:].mean())
-    return found[:most] - distant, distant
+    likeness = 1 - off / (2 * squares[-1] / count or 1.0)
+    distant = float(likeness[most:].mean())
+    return likeness[:most] - distant, distant
 
 
 def of_run(seconds: Floats, draws: Draws, low: float, high: float) -> tuple[float, float]:
@@ -232,10 +232,10 @@ def _met(share: float, like: Floats, draws: Draws, alike: float) -> tuple[float,
     same, singly = draws.common(np.eye(1, len(like))[0])
     if not singly or not heavy:
         return alike, alike
-    (told, lasting), (of_work, left) = draws.common(like), draws.common(draws.like)
+    (overlap, lasting), (of_work, left) = draws.common(like), draws.common(draws.like)
     single = share / (1 - same)
     alone = (single + 1 - share) / (single * singly + (1 - share) / draws.distinct)
-    kinds = min(alike, alone * (1 - told) / lasting * singly / (1 - same))
+    kinds = min(alike, alone * (1 - overlap) / lasting * singly / (1 - same))
     fewest = min(kinds, (1 - of_work) / left)
     return float(alike * (kinds / alike) ** heavy), float(alike * (fewest / alike) ** heavy)
 

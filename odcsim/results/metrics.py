@@ -70,11 +70,11 @@ def usage(timeline: Timeline) -> Usage:
 def steps(timeline: Timeline, run: str) -> Iterator[dict[str, str | int | float]]:
     """A row for each minibatch, as trackers of experiments take them; idle and its parts are shares of device time.
     `run` tells it from others in one file."""
-    found, devices = usage(timeline), timeline.about.devices
-    elapsed = np.cumsum(found.makespan)
-    for step, seconds in enumerate(found.makespan.tolist()):
+    each, devices = usage(timeline), timeline.about.devices
+    elapsed = np.cumsum(each.makespan)
+    for step, seconds in enumerate(each.makespan.tolist()):
         total = seconds * devices
-        parts = {part: float(getattr(found, part)[step]) / total if total else 0.0 for part in PARTS}
+        parts = {part: float(getattr(each, part)[step]) / total if total else 0.0 for part in PARTS}
         tokens = int(timeline.tokens[step])
         yield {
             "run": run,
@@ -106,7 +106,7 @@ def gaps(program: Program) -> tuple[Gap, ...]:
     A lane works in order, so a step may have waited for the transfers it comes after, and for those before them in
     their lanes that no earlier step of the compute lane came after. In each lane the latest comes first.
     """
-    steps, before, found = program.steps, -1, []
+    steps, before, every = program.steps, -1, []
     lanes: dict[str, list[int]] = {step.lane: [] for step in steps}  # the steps so far ...
     covered = dict.fromkeys(lanes, 0)  # ... and how many of them a step of the compute lane came after
     ends = {step.lane: i for i, step in enumerate(steps)}
@@ -119,10 +119,10 @@ def gaps(program: Program) -> tuple[Gap, ...]:
             transfers += reversed(lanes[lane][covered[lane] : upto])
             covered[lane] = max(covered[lane], upto)
         several = len({steps[t].lane for t in transfers}) > 1
-        found.append(Gap(before, tuple(transfers), several, ends[step.lane] == i))
+        every.append(Gap(before, tuple(transfers), several, ends[step.lane] == i))
         lanes[step.lane].append(i)
         before = i if step.lane == COMPUTE else before
-    return tuple(found)
+    return tuple(every)
 
 
 @by_steps
@@ -157,7 +157,7 @@ def measure_rows(
     steps, every = program.steps, gaps(program)
     nothing, compute, makespan, *lost = (np.zeros_like(asked[0]) for _ in range(7))
     parts = dict(zip(PARTS[:-1], lost, strict=True))
-    left, done, moved, waited = (np.empty_like(compute) for _ in range(4))  # anew for each step they cost as much again
+    left, stop, move, wait = (np.empty_like(compute) for _ in range(4))  # anew for each step they cost as much again
 
     def moving(i: int) -> Floats:
         """When a step stopped waiting for peers."""
@@ -168,7 +168,7 @@ def measure_rows(
     for i in order:
         step, gap, end = steps[i], every[i], asked[i]
         if step.kind == "compute":
-            np.add(compute, np.subtract(had[i], end, out=done), out=compute)
+            np.add(compute, np.subtract(had[i], end, out=stop), out=compute)
         elif step.meets and step.lane == COMPUTE:
             parts["wait_end" if step.microbatch == EVERY else "wait_inside"] += moving(i) - end
         if gap.last:
@@ -184,22 +184,22 @@ def measure_rows(
             _share(start, end, spans, parts)
             continue
         for transfer, came, began, served in spans:  # each within the gap; np.clip takes several times as long
-            np.maximum(served, start, out=done)
-            np.maximum(began, start, out=moved)
+            np.maximum(served, start, out=stop)
+            np.maximum(began, start, out=move)
             if not simulated:
-                np.minimum(done, end, out=done)
-                np.minimum(moved, done, out=moved)
-            np.subtract(done, moved, out=done)
+                np.minimum(stop, end, out=stop)
+                np.minimum(move, stop, out=move)
+            np.subtract(stop, move, out=stop)
             if gap.several:
-                np.minimum(done, left, out=done)
-                np.subtract(left, done, out=left)
-            np.add(parts[transfer.kind], done, out=parts[transfer.kind])
+                np.minimum(stop, left, out=stop)
+                np.subtract(left, stop, out=left)
+            np.add(parts[transfer.kind], stop, out=parts[transfer.kind])
             if transfer.meets:
-                np.maximum(came, start, out=waited)
+                np.maximum(came, start, out=wait)
                 if not simulated:
-                    np.minimum(waited, moved, out=waited)
-                np.subtract(moved, waited, out=moved)
-                np.add(parts["wait_inside"], moved, out=parts["wait_inside"])
+                    np.minimum(wait, move, out=wait)
+                np.subtract(move, wait, out=move)
+                np.add(parts["wait_inside"], move, out=parts["wait_inside"])
     span, whole = makespan.max(axis=1), compute.shape[1] * makespan.max(axis=1)
     # Over devices to the same last bit however the rows lie in memory.
     computed, *sums = (np.ascontiguousarray(of).sum(axis=1) for of in (compute, *parts.values()))

@@ -149,11 +149,11 @@ def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> 
         raise InputError("nothing takes any time", fix="the profile must give seconds to at least one kind of compute")
     every = capacity.roomiest([r for r in rows if r.sync == REFERENCE[1]])
     best = min(total[row.pair] for row in every)  # of collectives that fit, where any does
-    done = []
+    result = []
     for row in rows:
         mine, bridge = total[row.pair], total[REFERENCE[0], row.sync]  # the reference's balancer under this row's sync
         low, high = (1.0, 1.0) if row.pair == REFERENCE else interval(of[REFERENCE], of[row.pair], draws)
-        done.append(
+        result.append(
             replace(
                 row,
                 speedup=total[REFERENCE] / mine,
@@ -164,7 +164,7 @@ def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> 
                 balancer_gain=bridge / mine,
             )
         )
-    return tuple(done)
+    return tuple(result)
 
 
 FEW = ("balancer", "sync", "idle", "gpu_hours", "speedup", "over best", "memory")  # by which somebody decides
@@ -190,15 +190,15 @@ class Column:
 def table(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """Heads and cells, without the columns in which no row says anything."""
     every = [(COLUMNS[name].head, [COLUMNS[name].text(row) for row in rows]) for name in names]
-    told = [(head, texts) for head, texts in every if any(texts)]
-    return [head for head, _ in told], [list(cells) for cells in zip(*(texts for _, texts in told), strict=True)]
+    columns = [(head, texts) for head, texts in every if any(texts)]
+    return [head for head, _ in columns], [list(cells) for cells in zip(*(texts for _, texts in columns), strict=True)]
 
 
 def best_first(rows: Iterable[Row]) -> list[Row]:
     """A trainer's own before the others; those that are tight after those that fit, and those that do not fit last."""
     every = list(rows)
-    asked = any(row.made for row in every)
-    return sorted(every, key=lambda row: (asked and row.made is None, capacity.level(row), row.makespan_seconds))
+    own = any(row.made for row in every)
+    return sorted(every, key=lambda row: (own and row.made is None, capacity.level(row), row.makespan_seconds))
 
 
 def memory(one: Sized) -> str:
