@@ -16,6 +16,7 @@ from odcsim.timeline import Block, Floats, Ints, Timeline
 PARTS = ("wait_inside", "wait_end", "gather", "push", "other")
 ROUNDING = 1e-12  # of all seconds: what is left of them where they were summed in another order
 Rows = Sequence[Floats] | Floats  # times of each step [minibatch, device]
+Span = tuple[Step, Floats, Floats, Floats]  # when a device came, when it moved bytes, and when it had them
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +209,7 @@ def measure_rows(
     return Usage(*(span, computed, *sums, other))
 
 
-def _share(
-    start: Floats, end: Floats, spans: Sequence[tuple[Step, Floats, Floats, Floats]], parts: dict[str, Floats]
-) -> None:
+def _share(start: Floats, end: Floats, spans: Sequence[Span], parts: dict[str, Floats]) -> None:
     """Of lanes that wait for peers beside each other: what moves has the gap first, gathers before pushes, and waiting
     what is left of it."""
     waits = [(came, began) for step, came, began, _ in spans if step.meets]

@@ -153,17 +153,9 @@ def compared(rows: Sequence[Row], makespans: Sequence[Floats], draws: Draws) -> 
     for row in rows:
         mine, bridge = total[row.pair], total[REFERENCE[0], row.sync]  # the reference's balancer under this row's sync
         low, high = (1.0, 1.0) if row.pair == REFERENCE else interval(of[REFERENCE], of[row.pair], draws)
-        result.append(
-            replace(
-                row,
-                speedup=total[REFERENCE] / mine,
-                speedup_low=low,
-                speedup_high=high,
-                speedup_best_collective=best / mine,
-                sync_gain=total[REFERENCE] / bridge,
-                balancer_gain=bridge / mine,
-            )
-        )
+        one = replace(row, speedup=total[REFERENCE] / mine, speedup_low=low, speedup_high=high)
+        one = replace(one, speedup_best_collective=best / mine)
+        result.append(replace(one, sync_gain=total[REFERENCE] / bridge, balancer_gain=bridge / mine))
     return tuple(result)
 
 
