@@ -28,9 +28,9 @@ from page_table import table
 from textbook import textbook
 
 from odcsim.balance import NAMES, Assignment, balance, runs_with
+from odcsim.balance.bound import lower_bound
+from odcsim.balance.scenarios import scenarios
 from odcsim.decide.setting import cost_of
-from odcsim.heuristics.bound import lower_bound
-from odcsim.heuristics.scenarios import scenarios
 from odcsim.reading import draw, load
 from odcsim.support.files import write_text
 

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.balance import lb_micro, lb_mini, lb_robust, pool, simple, sorted_slice, stock
+from odcsim.balance.balancer import Balancer, Work, assigned
 from odcsim.errors import InputError, nearest
 from odcsim.flat import Assignment, Microbatches
-from odcsim.heuristics.balancer import Balancer, Work, assigned
-from odcsim.neighbours import TRAINERS
 from odcsim.program import sync_named
 
 if TYPE_CHECKING:
-    from odcsim.balance.learned import LearnedCosts
     from odcsim.balance.library import Plan, plan
+    from odcsim.fitting.learned import LearnedCosts
+    from odcsim.neighbours import FIELD
 
 __all__ = [
     "ALL",
@@ -45,21 +45,20 @@ BALANCERS: tuple[Balancer, ...] = (
     lb_robust.BALANCER,
     pool.BALANCER,
 )
-# Rules of other trainers, as rivals: whoever asks which heuristic to take finds his own in the table.
-FIELD = tuple(Balancer(t.name, t.deal, t.help, by_cost=False) for t in TRAINERS.values() if t.deal is not None)
 STOCK = (stock.BATCHES, stock.PADDED, stock.PACKED, stock.FILLED)  # what a trainer does where nobody balances
 IN_ROWS = (stock.PACKED.name, stock.FILLED.name)  # of which a minibatch counts rows that are packed before training
-_BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *FIELD, *STOCK)}
+_OURS = {balancer.name: balancer for balancer in (*BALANCERS, *STOCK)}
 POOL = pool.BALANCER.name  # the one that leaves samples to a queue
 ALL = tuple(b.name for b in BALANCERS)
 NAMES = tuple(b.name for b in BALANCERS if not b.queue)  # of those whose plans leave nothing open
 
 
 def named(name: str) -> Balancer:
-    """The balancer of that name."""
-    if name not in _BY_NAME:
-        raise InputError(f"unknown balancer '{name}'", fix=nearest(name, list(_BY_NAME)))
-    return _BY_NAME[name]
+    """The balancer of that name, among them the rules of other trainers."""
+    known = _OURS if name in _OURS else {b.name: b for b in (*BALANCERS, *__getattr__("FIELD"), *STOCK)}
+    if name not in known:
+        raise InputError(f"unknown balancer '{name}'", fix=nearest(name, list(known)))
+    return known[name]
 
 
 def balance(
@@ -102,12 +101,6 @@ def pooled(
     return deal.devices, deal.queue
 
 
-def own(trainer: str | None) -> tuple[str, ...]:
-    """The balancers that a trainer has by itself."""
-    known = None if trainer is None else TRAINERS.get(trainer)
-    return () if known is None else tuple(rule.balancer for rule in known.own)
-
-
 def runs_with(name: str, sync: str) -> bool:
     """Whether the balancer suits the sync: where counts are free, devices must not meet inside a minibatch."""
     return named(name).suits(sync_named(sync))
@@ -128,11 +121,16 @@ def advised(sync: str) -> str:
     return next(b.name for b in BALANCERS if b.advised_for(sync_named(sync)))
 
 
-_HOME = {"LearnedCosts": "learned", "Plan": "library", "plan": "library"}
+# What builds on the balancers: it loads when first used.
+_HOME = {
+    "FIELD": "odcsim.neighbours",
+    "LearnedCosts": "odcsim.fitting.learned",
+    "Plan": "odcsim.balance.library",
+    "plan": "odcsim.balance.library",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """What builds on the balancers loads when first used."""
     if name in _HOME:
-        return getattr(import_module(f"odcsim.balance.{_HOME[name]}"), name)
+        return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'odcsim.balance' has no attribute '{name}'")

@@ -1,13 +1,13 @@
 """lb-micro: equal sample counts, equal microbatch counts. What the paper compares with, and runs with every sync."""
 
+from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.balance.karmarkar_karp import differencing_equal, many_parts
+from odcsim.balance.packed_rows import Floats, Whole, pack_alike
+from odcsim.balance.remembered import remembered
+from odcsim.balance.swaps import even_out, even_out_held
+from odcsim.balance.trades import Held, hold, laid
+from odcsim.balance.wide import differencing_equal_wide
 from odcsim.flat import Flat
-from odcsim.heuristics.balancer import Balancer, Deal, Work
-from odcsim.heuristics.karmarkar_karp import differencing_equal, many_parts
-from odcsim.heuristics.packed_rows import Floats, Whole, pack_alike
-from odcsim.heuristics.remembered import remembered
-from odcsim.heuristics.swaps import even_out, even_out_held
-from odcsim.heuristics.trades import Held, hold, laid
-from odcsim.heuristics.wide import differencing_equal_wide
 
 
 @remembered

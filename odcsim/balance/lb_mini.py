@@ -2,15 +2,15 @@
 
 import numpy as np
 
+from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.balance.karmarkar_karp import differencing, many_parts
 from odcsim.balance.lb_micro import equal_counts
-from odcsim.heuristics.balancer import Balancer, Deal, Work
-from odcsim.heuristics.karmarkar_karp import differencing, many_parts
-from odcsim.heuristics.packed_rows import Floats, pack_each
-from odcsim.heuristics.remembered import remembered
-from odcsim.heuristics.swaps import added_up, even_out, even_out_held
-from odcsim.heuristics.trades import Held, hold, laid
-from odcsim.heuristics.uneven import by_speed
-from odcsim.heuristics.wide import differencing_wide
+from odcsim.balance.packed_rows import Floats, pack_each
+from odcsim.balance.remembered import remembered
+from odcsim.balance.swaps import added_up, even_out, even_out_held
+from odcsim.balance.trades import Held, hold, laid
+from odcsim.balance.uneven import by_speed
+from odcsim.balance.wide import differencing_wide
 
 
 def lb_mini(work: Work) -> Deal:

@@ -1,10 +1,10 @@
 """lb-robust: loads that stay even when the cost model is wrong. On-demand sync alone can run it."""
 
-from odcsim.heuristics.balancer import Balancer, Deal, Work
-from odcsim.heuristics.fewest import pack_all
-from odcsim.heuristics.longest_first import longest_first
-from odcsim.heuristics.scenarios import guessed, in_bounds
-from odcsim.heuristics.trades import hold, relieve
+from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.balance.fewest import pack_all
+from odcsim.balance.longest_first import longest_first
+from odcsim.balance.scenarios import guessed, in_bounds
+from odcsim.balance.trades import hold, relieve
 
 
 def lb_robust(work: Work) -> Deal:

@@ -3,11 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.balance.fewest import pack_all
+from odcsim.balance.longest_first import longest_first
+from odcsim.balance.trades import hold
 from odcsim.flat import Flat
-from odcsim.heuristics.balancer import Balancer, Deal, Work
-from odcsim.heuristics.fewest import pack_all
-from odcsim.heuristics.longest_first import longest_first
-from odcsim.heuristics.trades import hold
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.flat import Flat
-from odcsim.heuristics.balancer import Balancer, Deal, Work
 
 
 def native(work: Work) -> Deal:

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from odcsim.balance.balancer import Balancer, Deal, Slots, Work, flat_of
 from odcsim.balance.lb_micro import lb_micro
+from odcsim.balance.lightest import lightest_with_room
+from odcsim.balance.trades import ordered
 from odcsim.flat import Flat
-from odcsim.heuristics.balancer import Balancer, Deal, Slots, Work, flat_of
-from odcsim.heuristics.lightest import lightest_with_room
-from odcsim.heuristics.trades import ordered
 
 
 def sorted_slice(work: Work) -> Deal:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.simple import NATIVE
 from odcsim.errors import InputError
 from odcsim.flat import Flat
-from odcsim.heuristics.balancer import Balancer, Deal, Work
 from odcsim.schedule import Schedule
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from odcsim import balance
+from odcsim import balance, neighbours
 from odcsim.catalog import fits
 from odcsim.decide import answer, answer_words, examples, room, setting_words, stock
 from odcsim.decide.ends import FEW, Ends, ends
@@ -115,7 +115,7 @@ def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
     """Every (balancer, sync) that can run."""
     names = [*balance.ALL]
     names += [balancer.name for balancer in balance.FIELD] if setting is not None and setting.field else []
-    own = () if setting is None else balance.own(setting.trainer)
+    own = () if setting is None else neighbours.own(setting.trainer)
     return [(name, sync) for name in names if name not in own for sync in SYNCS if balance.runs_with(name, sync)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from odcsim import balance
+from odcsim import balance, neighbours
 from odcsim.catalog.estimates import compute
 from odcsim.cost import Cost
 from odcsim.decide import room
@@ -210,7 +210,7 @@ def _told(pieces: Sequence[_Ran], usage: Usage, devices: int) -> dict[str, Any]:
 
 def _made(setting: Setting, balancer: str) -> Made | None:
     """What a trainer's own way takes from its settings."""
-    if balancer not in balance.own(setting.trainer):
+    if balancer not in neighbours.own(setting.trainer):
         return None
     trace, rows = setting.trace, setting.batch
     samples = rows * trace.size / trace.bundles.size if balancer in balance.IN_ROWS else float(rows)

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from odcsim import catalog
 from odcsim.balance import named
+from odcsim.balance.balancer import Assigned, Balancer, Work, assigned, heaviest_first
+from odcsim.balance.scenarios import scenarios
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
@@ -18,8 +20,6 @@ from odcsim.decide import setting_words
 from odcsim.decide.rivals import sooner
 from odcsim.errors import InputError
 from odcsim.flat import NOTHING, Flat
-from odcsim.heuristics.balancer import Assigned, Balancer, Work, assigned, heaviest_first
-from odcsim.heuristics.scenarios import scenarios
 from odcsim.profile import TRANSFERS, Profile
 from odcsim.question import Terms
 from odcsim.recipe import USUAL, Recipe

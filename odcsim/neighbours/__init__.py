@@ -4,6 +4,7 @@ Rules are after what each says that it does, on tokens alone, and every one held
 not all keep to by themselves. Costs are theirs, not this model's.
 """
 
+from odcsim.balance.balancer import Balancer
 from odcsim.neighbours import accelerate, axolotl, llama_factory, nemo_rl, slime, torchtitan, trl, verl
 
 # In the order in which they are offered.
@@ -14,3 +15,11 @@ TRAINERS = {
         llama_factory.LLAMA_FACTORY, accelerate.ACCELERATE,
     )
 }  # fmt: skip
+# Their rules as balancers, to compare with: whoever asks which one to take finds his own in the table.
+FIELD = tuple(Balancer(t.name, t.deal, t.help, by_cost=False) for t in TRAINERS.values() if t.deal is not None)
+
+
+def own(trainer: str | None) -> tuple[str, ...]:
+    """The balancers that a trainer has by itself."""
+    known = None if trainer is None else TRAINERS.get(trainer)
+    return () if known is None else tuple(rule.balancer for rule in known.own)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from odcsim.balance.balancer import Deal, Work
 from odcsim.errors import InputError
-from odcsim.heuristics.balancer import Deal, Work
 from odcsim.neighbours.rows import Rows
 from odcsim.program import Sync, sync_named
 from odcsim.recipe import Recipe

@@ -3,7 +3,7 @@
 First fit decreasing by tokens, bins a multiple of the devices and dealt in turn; each device runs its largest first.
 """
 
-from odcsim.heuristics.balancer import Deal, Work
+from odcsim.balance.balancer import Deal, Work
 from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, PLAIN, ChosenRow, Neighbour, Settings, carried
 from odcsim.neighbours.packs import first_fit
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from odcsim.heuristics.balancer import Deal
+from odcsim.balance.balancer import Deal
 
 Row = list[int]
 

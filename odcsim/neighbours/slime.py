@@ -1,6 +1,6 @@
 """slime: reinforcement learning on Megatron."""
 
-from odcsim.heuristics.balancer import Deal, Work
+from odcsim.balance.balancer import Deal, Work
 from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, GOING_ON, ChosenRow, Neighbour, Settings, carried
 from odcsim.neighbours.verl import differenced
 

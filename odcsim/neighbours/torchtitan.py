@@ -4,7 +4,7 @@ First fit decreasing by tokens; rows of the most work, by squares, are split in 
 devices; rows of like work meet.
 """
 
-from odcsim.heuristics.balancer import Deal, Work
+from odcsim.balance.balancer import Deal, Work
 from odcsim.neighbours.logged import Logged
 from odcsim.neighbours.neighbour import COLLECTIVE, GOING_ON, IN_FULL_ROWS, PLAIN, ChosenRow, Neighbour, Rule, Settings
 from odcsim.neighbours.packs import first_fit, halves, in_steps, squares

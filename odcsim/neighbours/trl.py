@@ -6,7 +6,7 @@ device; where no row has room, all are run and new ones opened.
 
 import json
 
-from odcsim.heuristics.balancer import Deal, Work
+from odcsim.balance.balancer import Deal, Work
 from odcsim.neighbours.neighbour import (
     EACH_BATCH,
     IN_PADDED,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from odcsim.heuristics.balancer import Deal, Work
-from odcsim.heuristics.karmarkar_karp import differencing_equal
-from odcsim.heuristics.packing import fewest, pack
+from odcsim.balance.balancer import Deal, Work
+from odcsim.balance.karmarkar_karp import differencing_equal
+from odcsim.balance.packing import fewest, pack
 from odcsim.neighbours.logged import Logged
 from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings, carried
 from odcsim.schedule import Schedule

@@ -40,7 +40,7 @@ SOON = 10.0  # seconds of processor time in which a listed one is seen
 SIM, ENGINE = "odcsim", "odc_engine"
 ROOMS = {  # of the simulator and of the engine: folders, "" for the files beside them
     "nouns": (SIM, ["", "support"]),
-    "balance": (SIM, ["balance", "heuristics"]),
+    "balance": (SIM, ["balance"]),
     "catalog": (SIM, ["catalog"]),
     "lengths": (SIM, ["reading"]),
     "decide": (SIM, ["decide"]),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from odcsim import balance, catalog
+from odcsim import balance, catalog, neighbours
 from odcsim.cost import Cost
 from odcsim.decide import room, stock
 from odcsim.decide.advice.wish import Wish
@@ -43,7 +43,7 @@ class Way:
     @property
     def own(self) -> bool:
         """Whether the trainer that was asked for runs it by itself."""
-        return self.balancer in balance.own(self.setting.trainer)
+        return self.balancer in neighbours.own(self.setting.trainer)
 
     @property
     def name(self) -> str:

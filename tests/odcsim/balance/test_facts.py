@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from odcsim.balance import ALL, BALANCERS, NAMES, POOL, advised, runs_with, standing_for
+from odcsim.balance.balancer import Balancer, Work, assigned
 from odcsim.balance.simple import NATIVE
 from odcsim.errors import InputError
-from odcsim.heuristics.balancer import Balancer, Work, assigned
 from odcsim.program import SYNCS, Sync
 from odcsim.schedule import Schedule, check
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim import InputError, Setting, Trace, ask, balance, compare, plan, profile, schedule
+from odcsim.balance.balancer import Work, assigned
+from odcsim.balance.scenarios import scenarios
 from odcsim.catalog import fits
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
 from odcsim.decide.setting import cost_of, drawn
 from odcsim.decide.whole_run import steps
-from odcsim.heuristics.balancer import Work, assigned
-from odcsim.heuristics.scenarios import scenarios
 from odcsim.profile import Timing
 from odcsim.reading import limits
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from plain_rows import best_fit, first_fit, in_turn, knapsacks
 from rowfiles import write
 
+from odcsim.balance.balancer import Work
 from odcsim.cli import main
 from odcsim.decide import room
 from odcsim.decide.asking import ask
 from odcsim.executors import simulation
-from odcsim.heuristics.balancer import Work
 from odcsim.neighbours import TRAINERS, nemo_rl, slime, verl
 from odcsim.schedule import Schedule
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.balance import FIELD, NAMES, runs_with
+from odcsim.balance.balancer import Work, assigned
 from odcsim.decide import stock
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, pairs
-from odcsim.heuristics.balancer import Work, assigned
 from odcsim.neighbours import TRAINERS, nemo_rl, torchtitan, trl, verl
 from odcsim.neighbours.axolotl import MOST
 from odcsim.neighbours.rows import best_fit, first_fit, in_order, knapsacks

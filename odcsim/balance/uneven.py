@@ -6,10 +6,10 @@ from heapq import heapify, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.balance.fewest import pack_all
+from odcsim.balance.packing import packed
+from odcsim.balance.trades import hold, owners, settle
 from odcsim.flat import Flat, flattened
-from odcsim.heuristics.fewest import pack_all
-from odcsim.heuristics.packing import packed
-from odcsim.heuristics.trades import hold, owners, settle
 
 CLOSE = 5e-4  # of the mean time, as in swaps
 STEPS = 64  # and half a step per device

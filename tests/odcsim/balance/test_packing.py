@@ -9,15 +9,15 @@ from draws import chat, cost, longalign, swe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim.heuristics import lightest, packed_rows
-from odcsim.heuristics.bound import lower_bound
-from odcsim.heuristics.fewest import pack_all
-from odcsim.heuristics.in_rows import split_rows
-from odcsim.heuristics.lightest import lightest_with_room
-from odcsim.heuristics.longest_first import longest_first
-from odcsim.heuristics.packed_rows import pack_alike, pack_each
-from odcsim.heuristics.packing import fewest, pack
-from odcsim.heuristics.trades import hold
+from odcsim.balance import lightest, packed_rows
+from odcsim.balance.bound import lower_bound
+from odcsim.balance.fewest import pack_all
+from odcsim.balance.in_rows import split_rows
+from odcsim.balance.lightest import lightest_with_room
+from odcsim.balance.longest_first import longest_first
+from odcsim.balance.packed_rows import pack_alike, pack_each
+from odcsim.balance.packing import fewest, pack
+from odcsim.balance.trades import hold
 
 many = settings(max_examples=150)
 LIMIT = 1000

@@ -1,6 +1,6 @@
 """Samples into microbatches under the token limit. Samples are numbered from the heaviest down."""
 
-from odcsim.heuristics.karmarkar_karp import differencing
+from odcsim.balance.karmarkar_karp import differencing
 
 Microbatch = list[int]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.heuristics.longest_first import lowest_so_far
+from odcsim.balance.longest_first import lowest_so_far
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textbook import textbook
 
-from odcsim.heuristics import karmarkar_karp
-from odcsim.heuristics.karmarkar_karp import differencing, differencing_equal
+from odcsim.balance import karmarkar_karp
+from odcsim.balance.karmarkar_karp import differencing, differencing_equal
 
 # Small whole numbers make ties in spread common, which is where two implementations would part ways.
 weights = st.one_of(

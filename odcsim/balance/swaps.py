@@ -12,7 +12,7 @@ from bisect import insort
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.heuristics.trades import Held, laid, listed
+from odcsim.balance.trades import Held, laid, listed
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

@@ -6,11 +6,11 @@ from draws import cost, longalign
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim.heuristics import trades
-from odcsim.heuristics.karmarkar_karp import differencing, differencing_equal
-from odcsim.heuristics.longest_first import longest_first
-from odcsim.heuristics.swaps import MANY, _lightest_first, _Lists, _one_by_one, even_out
-from odcsim.heuristics.trades import hold, laid, listed, relieve
+from odcsim.balance import trades
+from odcsim.balance.karmarkar_karp import differencing, differencing_equal
+from odcsim.balance.longest_first import longest_first
+from odcsim.balance.swaps import MANY, _lightest_first, _Lists, _one_by_one, even_out
+from odcsim.balance.trades import hold, laid, listed, relieve
 
 many = settings(max_examples=100)
 

@@ -7,10 +7,10 @@ samples stand heaviest first, and the number past the last one stands for none.
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.balance.packed_rows import flat_rows
+from odcsim.balance.packing import Microbatch
+from odcsim.balance.trades import Held
 from odcsim.flat import Flat
-from odcsim.heuristics.packed_rows import flat_rows
-from odcsim.heuristics.packing import Microbatch
-from odcsim.heuristics.trades import Held
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

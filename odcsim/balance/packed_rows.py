@@ -8,10 +8,10 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.balance.in_rows import split_rows
+from odcsim.balance.packing import Microbatch, fewest, pack, packed
+from odcsim.balance.trades import Held, listed
 from odcsim.flat import Flat, flattened
-from odcsim.heuristics.in_rows import split_rows
-from odcsim.heuristics.packing import Microbatch, fewest, pack, packed
-from odcsim.heuristics.trades import Held, listed
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.balance import BALANCERS, balance, plan, pooled
+from odcsim.balance.bound import lower_bound
 from odcsim.balance.lb_micro import equal_counts
 from odcsim.balance.lb_mini import free_counts
-from odcsim.heuristics.bound import lower_bound
-from odcsim.heuristics.remembered import LARGEST, MOST, remembered
-from odcsim.heuristics.scenarios import FACTORS, guessed, in_bounds, scenarios
-from odcsim.heuristics.uneven import earliest, even_out
+from odcsim.balance.remembered import LARGEST, MOST, remembered
+from odcsim.balance.scenarios import FACTORS, guessed, in_bounds, scenarios
+from odcsim.balance.uneven import earliest, even_out
 
 LIMIT = 65_536
 

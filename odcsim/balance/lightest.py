@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.heuristics.longest_first import lowest_so_far
+from odcsim.balance.longest_first import lowest_so_far
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

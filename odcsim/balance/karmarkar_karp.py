@@ -16,7 +16,7 @@ from operator import neg
 
 import numpy as np
 
-from odcsim.heuristics.wide import Whole, differencing_equal_wide, differencing_wide
+from odcsim.balance.wide import Whole, differencing_equal_wide, differencing_wide
 
 WIDE, MANY = 32, 2048  # parts and samples from which on arrays are quicker than lists; sums are the same
 
