@@ -28,7 +28,7 @@ from page_table import table
 from textbook import textbook
 
 from odcsim.balance import NAMES, Assignment, balance, runs_with
-from odcsim.balance.bound import lower_bound
+from odcsim.balance.partition import lower_bound
 from odcsim.balance.scenarios import scenarios
 from odcsim.decide.setting import cost_of
 from odcsim.reading import draw, load

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance import lb_micro, lb_mini, lb_robust, pool, simple, sorted_slice, stock
+from odcsim.balance import stock
 from odcsim.balance.balancer import Balancer, Work, assigned
+from odcsim.balance.rules import BALANCERS as BALANCERS
 from odcsim.errors import InputError, nearest
 from odcsim.flat import Assignment, Microbatches
 from odcsim.program import sync_named
@@ -35,20 +36,10 @@ __all__ = [
     "runs_with",
 ]
 
-# Every balancer, in the order in which they are offered. Whatever is listed of them anywhere is made from these.
-BALANCERS: tuple[Balancer, ...] = (
-    simple.NATIVE,
-    simple.LOCAL_SORT,
-    lb_micro.BALANCER,
-    lb_mini.BALANCER,
-    sorted_slice.BALANCER,
-    lb_robust.BALANCER,
-    pool.BALANCER,
-)
 STOCK = (stock.BATCHES, stock.PADDED, stock.PACKED, stock.FILLED)  # what a trainer does where nobody balances
 IN_ROWS = (stock.PACKED.name, stock.FILLED.name)  # of which a minibatch counts rows that are packed before training
 _OURS = {balancer.name: balancer for balancer in (*BALANCERS, *STOCK)}
-POOL = pool.BALANCER.name  # the one that leaves samples to a queue
+[POOL] = (b.name for b in BALANCERS if b.queue)  # the one that leaves samples to a queue
 ALL = tuple(b.name for b in BALANCERS)
 NAMES = tuple(b.name for b in BALANCERS if not b.queue)  # of those whose plans leave nothing open
 
@@ -97,7 +88,7 @@ def pooled(
 
     `constant`: seconds that a microbatch takes whatever it holds.
     """
-    deal = assigned(pool.BALANCER, Work(lengths, weights, devices, max_tokens, constant=constant))
+    deal = assigned(named(POOL), Work(lengths, weights, devices, max_tokens, constant=constant))
     return deal.devices, deal.queue
 
 

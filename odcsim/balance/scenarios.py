@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance.bound import lower_bound
+from odcsim.balance.partition import lower_bound
 
 Floats = NDArray[np.float64]
 

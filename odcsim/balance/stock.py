@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from odcsim.balance.balancer import Balancer, Deal, Work
-from odcsim.balance.simple import NATIVE
+from odcsim.balance.rules import native
 from odcsim.errors import InputError
 from odcsim.flat import Flat
 from odcsim.schedule import Schedule
@@ -48,5 +48,11 @@ def _of_lengths(schedule: Schedule, lengths: "np.ndarray[tuple[int], np.dtype[np
 
 BATCHES = Balancer("batches", batches, "as many samples in each microbatch, as they come", by_cost=False, even=False)
 PADDED = replace(BATCHES, name="padded", pads=padded, help="the same, padded to the longest of a microbatch")
-PACKED = replace(NATIVE, name="packed", help="rows that are packed before training, one per microbatch, as they come")
+PACKED = Balancer(
+    "packed",
+    native,
+    "rows that are packed before training, one per microbatch, as they come",
+    by_cost=False,
+    even=False,
+)
 FILLED = replace(PACKED, name="filled", pads=filled, help="the same, each filled up to the limit")

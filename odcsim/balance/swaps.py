@@ -10,12 +10,9 @@ the heaviest device it ends: lifting others would not end the minibatch any soon
 from bisect import insort
 
 import numpy as np
-from numpy.typing import NDArray
 
-from odcsim.balance.trades import Held, laid, listed
+from odcsim.balance.partition import Floats, Held, Whole, laid, listed
 
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
 CLOSE = 5e-4  # of the mean load: lesser spreads are far below the error of any cost model
 MANY = 24  # devices from which on numpy is quicker
 ROUNDS = 64
@@ -27,20 +24,14 @@ TRADES = 1 << 16  # compared in one round at most, which bounds its time and mem
 Device = tuple[float, int]  # load and number: a sorted list of them runs from the lightest to the heaviest
 
 
-def even_out(groups: list[list[int]], weights: list[float]) -> list[list[int]]:
+def even_out(held: Held, weights: Floats) -> Held:
     """The same samples with a lesser (never a greater) spread of loads; `weights` run from the heaviest sample down."""
-    if len(groups) >= MANY:
-        return listed(even_out_held(laid(groups, len(weights)), np.array(weights)), len(weights))
-    held = [sorted(group) for group in groups]
-    loads = [_load(group, weights) for group in held]
-    _one_by_one(held, loads, weights, CLOSE * sum(weights) / len(groups))
-    return held
-
-
-def even_out_held(held: Held, weights: Floats) -> Held:
-    """The same of many devices, in arrays."""
     samples, plain = len(weights), weights.tolist()
     close = CLOSE * sum(plain) / len(held)
+    if len(held) < MANY:
+        groups = listed(np.sort(held, axis=1), samples)
+        _one_by_one(groups, [_load(group, plain) for group in groups], plain, close)
+        return laid(groups, samples)
     held, loads = _rounds(held, np.append(weights, 0.0), close)
     if loads.max() > max(loads.min() + close, weights[0]):
         changed = _Lists(held, samples)

@@ -6,11 +6,12 @@ empty slot and weighs nothing, so that giving a sample for nothing is a trade to
 """
 
 import math
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from odcsim.balance.partition import Floats, Held, Whole
 
 CLOSE = 5e-4  # above the lower bound: less is far below the error of any cost model
 ENOUGH = 2 * CLOSE  # above the lower bound: below this, a tighter fit may cost a microbatch more than it saves
@@ -19,10 +20,6 @@ SHARE = 0.6  # devices this far up between the bound and the heaviest load are r
 ROUNDS = 16
 FEWER = 8  # times fewer devices are relieved, each with more partners, once the heaviest one finds no trade
 TRADES = 1 << 17  # compared in one round at most, which bounds its time and memory
-
-Held = NDArray[np.int64]
-Whole = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Trades(NamedTuple):
@@ -33,46 +30,6 @@ class Trades(NamedTuple):
     give: Whole
     take: Whole
     after: Floats
-
-
-def owners(groups: list[list[int]], samples: int) -> Whole:
-    """The device of each sample."""
-    owner = np.empty(samples, dtype=np.int64)
-    for device, group in enumerate(groups):
-        owner[group] = device
-    return owner
-
-
-def hold(owner: Whole, devices: int, turn: Whole | None = None) -> Held:
-    """What each device holds, heaviest first, given the device of each sample; the last slot is empty everywhere.
-
-    `turn`: with samples by their turns instead.
-    """
-    samples = len(owner)
-    order = ordered(owner, devices) if turn is None else np.lexsort((turn, owner))
-    counts = np.bincount(owner, minlength=devices)
-    held = np.full((devices, int(counts.max()) + 1), samples)
-    place = np.arange(samples) - np.repeat(counts.cumsum() - counts, counts)
-    held[owner[order], place] = order
-    return held
-
-
-def ordered(values: Whole, end: int) -> Whole:
-    """Places by their values, all from 0 and below the end. (Of short numbers numpy sorts digits.)"""
-    return values.astype(np.uint16 if end <= 1 << 16 else np.int64).argsort(kind="stable")
-
-
-def laid(groups: list[list[int]], samples: int) -> Held:
-    """Lists of what devices hold as an array."""
-    counts = np.fromiter(map(len, groups), np.int64, len(groups))
-    held = np.full((len(groups), int(counts.max())), samples)
-    held[np.arange(held.shape[1]) < counts[:, None]] = np.fromiter(chain.from_iterable(groups), np.int64)
-    return held
-
-
-def listed(held: Held, samples: int) -> list[list[int]]:
-    """And as lists again."""
-    return [[i for i in row if i < samples] for row in held.tolist()]
 
 
 class Relieved(NamedTuple):

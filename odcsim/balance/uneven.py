@@ -6,10 +6,10 @@ from heapq import heapify, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance.fewest import pack_all
-from odcsim.balance.packing import packed
-from odcsim.balance.trades import hold, owners, settle
-from odcsim.flat import Flat, flattened
+from odcsim.balance.pack import pack_balanced, pack_fewest
+from odcsim.balance.partition import hold, laid
+from odcsim.balance.trades import settle
+from odcsim.flat import Flat
 
 CLOSE = 5e-4  # of the mean time, as in swaps
 STEPS = 64  # and half a step per device
@@ -29,15 +29,22 @@ def by_speed(weights: Floats, tokens: NDArray[np.int64], speeds: Floats, max_tok
     """
     groups = earliest(weights, speeds)
     if len(groups) < MANY or max(map(len, groups)) > WIDE:
-        listed, short = weights.tolist(), tokens.tolist()
-        return flattened([packed(group, listed, short, max_tokens) for group in even_out(groups, weights, speeds)])
+        return pack_balanced(laid(even_out(groups, weights, speeds), len(weights)), weights, tokens, max_tokens)
     count, devices = len(weights), len(groups)
     scaled, slow = weights / (weights.sum() or 1.0), speeds.sum() / speeds
     held = settle(hold(owners(groups, count), devices), scaled, slow).held
     if devices <= PARTNERS:  # all of them are asked then, so a little more may be found
         left = [row[row < count].tolist() for row in held]
         held = hold(owners(even_out(left, weights, speeds), count), devices)
-    return pack_all(held, weights, tokens, max_tokens)
+    return pack_fewest(held, weights, tokens, max_tokens)
+
+
+def owners(groups: list[list[int]], samples: int) -> NDArray[np.int64]:
+    """The device of each sample."""
+    owner = np.empty(samples, dtype=np.int64)
+    for device, group in enumerate(groups):
+        owner[group] = device
+    return owner
 
 
 def earliest(weights: Floats, speeds: Floats, starts: Floats | float = 0.0) -> list[list[int]]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from odcsim.balance.balancer import Deal, Work
-from odcsim.balance.karmarkar_karp import differencing_equal
-from odcsim.balance.packing import fewest, pack
+from odcsim.balance.pack import fewest, pack
+from odcsim.balance.partition import differencing_equal, listed
 from odcsim.neighbours.logged import Logged
 from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings, carried
 from odcsim.schedule import Schedule
@@ -65,7 +65,7 @@ def differenced(work: Work, linear: int, quadratic: int) -> Deal:
     order = sorted(range(len(tokens)), key=lambda i: (-tokens[i], i))
     lengths = [tokens[i] for i in order]
     weights = [float(linear * length + quadratic * length * length) for length in lengths]
-    groups = differencing_equal(weights, work.devices)
+    groups = listed(differencing_equal(np.array(weights), work.devices), len(weights))
     count = max(fewest(group, lengths, work.max_tokens) for group in groups)
     while None in (packed := [pack(group, weights, lengths, work.max_tokens, count) for group in groups]):
         count += 1
@@ -82,7 +82,7 @@ def dealt_once(step: Sequence[Schedule], devices: int, limit: int) -> list[Sched
     updates = len(step)
     weights = (TOKEN * lengths + lengths**2).astype(np.float64).tolist()
     heavy = sorted(range(len(lengths)), key=lambda i: -weights[i])
-    parts = differencing_equal([weights[i] for i in heavy], devices)
+    parts = listed(differencing_equal(np.array([weights[i] for i in heavy]), devices), len(heavy))
     shares = [_up_and_down(sorted((heavy[i] for i in part), key=lambda i: (weights[i], i))) for part in parts]
     each = len(lengths) // devices // updates
     return [

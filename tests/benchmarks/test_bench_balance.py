@@ -16,8 +16,8 @@ from draws import chat, clipped, cost, longalign, swe
 from textbook import textbook
 
 from odcsim.balance import LearnedCosts, balance, plan
-from odcsim.balance.karmarkar_karp import differencing
 from odcsim.balance.library import weigh
+from odcsim.balance.partition import differencing
 from odcsim.balance.uneven import even_out
 
 LIMITS = {longalign: 65_536, clipped: 65_536, swe: 65_536, chat: 16_384}

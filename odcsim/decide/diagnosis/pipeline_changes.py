@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from odcsim.balance.lb_micro import equal_counts
+from odcsim.balance.rules import equal_counts
 from odcsim.decide.diagnosis.found import EFFORTS, Breakdown, Change, Changes
 from odcsim.decide.diagnosis.pipeline_causes import PassCauses, causes_of
 from odcsim.decide.diagnosis.pipeline_grid import grid_of

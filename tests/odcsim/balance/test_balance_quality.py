@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from odcsim.balance import balance
 from odcsim.balance.balancer import Work
-from odcsim.balance.lb_micro import lb_micro
-from odcsim.balance.sorted_slice import lockstep, sorted_slice
+from odcsim.balance.rules import lb_micro, lockstep, sorted_slice
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import Setting, assign, cost_of, drawn, plan
 from odcsim.executors.simulation import usage

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.balance import BALANCERS, balance, plan, pooled
-from odcsim.balance.bound import lower_bound
-from odcsim.balance.lb_micro import equal_counts
-from odcsim.balance.lb_mini import free_counts
-from odcsim.balance.remembered import LARGEST, MOST, remembered
+from odcsim.balance.partition import lower_bound
+from odcsim.balance.rules import MOST, _once, equal_counts, free_counts
 from odcsim.balance.scenarios import FACTORS, guessed, in_bounds, scenarios
 from odcsim.balance.uneven import earliest, even_out
 
@@ -187,16 +185,14 @@ def test_a_remembered_split_is_the_one_found_anew_and_no_balancer_changes_it(wei
         assert np.array_equal(held, split.__wrapped__(weights, devices))
 
 
-def test_large_minibatches_are_not_kept_and_the_oldest_are_forgotten():
+def test_the_oldest_splits_are_forgotten():
     """Other arrays and other numbers are found by themselves."""
     asked = []
-    split = remembered(lambda weights, number: asked.append((weights[-1], len(weights), number)) or [asked[-1]])
+    split = _once(lambda weights, number: asked.append((weights[-1], len(weights), number)) or [asked[-1]])
     for weights, number in (([2.0, 1.0], 1), ([2.0, 1.0], 2), ([2.0, 1.5], 1), ([2.0, 1.0], 1)):
         assert split(np.array(weights), number) == [(weights[-1], 2, number)]
     assert asked == [(1.0, 2, 1), (1.0, 2, 2), (1.5, 2, 1)]
-    room = MOST // LARGEST
-    numbers = [*range(room), 0, room, 0, 1]  # 0 was asked for again before there was no room for all
-    for size, asks in ((LARGEST + 1, [0, 0]), (LARGEST, numbers)):
-        asked.clear()
-        assert [split(np.ones(size), number) for number in asks] == [[(1.0, size, number)] for number in asks]
-        assert [number for *_, number in asked] == ([0, 0] if size > LARGEST else [*range(room), room, 1])
+    asked.clear()
+    large, numbers = np.ones(MOST // 2), [0, 1, 0, 2, 0, 1]  # 0 was asked for again before there was no room for all
+    assert [split(large, number) for number in numbers] == [[(1.0, len(large), number)] for number in numbers]
+    assert [number for *_, number in asked] == [0, 1, 2, 1]

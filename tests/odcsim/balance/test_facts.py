@@ -10,9 +10,8 @@ from draws import cost
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from odcsim.balance import ALL, BALANCERS, NAMES, POOL, advised, runs_with, standing_for
+from odcsim.balance import ALL, BALANCERS, NAMES, POOL, advised, named, runs_with, standing_for
 from odcsim.balance.balancer import Balancer, Work, assigned
-from odcsim.balance.simple import NATIVE
 from odcsim.errors import InputError
 from odcsim.program import SYNCS, Sync
 from odcsim.schedule import Schedule, check
@@ -87,7 +86,7 @@ SHOWS = {
         or found(replace(work, seconds=lambda weight: max(1e9, weight))) != found(work)
     ),
     "queue": lambda found, work: bool(found(work).queue),
-    "even": lambda found, work: heaviest(found(work), work) < heaviest(assigned(NATIVE, work), work),
+    "even": lambda found, work: heaviest(found(work), work) < heaviest(assigned(named("native"), work), work),
 }
 
 

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textbook import textbook
 
-from odcsim.balance import karmarkar_karp
-from odcsim.balance.karmarkar_karp import differencing, differencing_equal
+from odcsim.balance.partition import differencing, differencing_equal, listed
 
 # Small whole numbers make ties in spread common, which is where two implementations would part ways.
 weights = st.one_of(
@@ -19,25 +18,13 @@ def sums(groups, weights):
     return sorted(sum(weights[i] for i in group) for group in groups)
 
 
-def in_both_forms(split, weights, parts):
-    """States are in lists for few parts or samples and in arrays for many; here in both whatever the size."""
-    for size in (2**63, 0):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(karmarkar_karp, "MANY", size)
-            patch.setattr(karmarkar_karp, "WIDE", size)
-            yield split(weights, parts)
-
-
 def is_the_textbooks(weights, parts):
-    """Of equal counts both forms are alike to the order of samples, by which some pack them."""
-    for split, equal in ((differencing, False), (differencing_equal, True)):
-        lists, arrays = in_both_forms(split, weights, parts)
-        assert arrays == lists or not equal
-        for groups in (lists, arrays):
-            assert sums(groups, weights) == pytest.approx(textbook(weights, parts, equal=equal), rel=1e-12)
-            assert len(groups) == parts
-            assert sorted(i for group in groups for i in group) == list(range(len(weights)))
-    counts = [len(group) for group in groups]
+    equal = listed(differencing_equal(np.array(weights), parts), len(weights))
+    for groups, alike in ((differencing(weights, parts), False), (equal, True)):
+        assert sums(groups, weights) == pytest.approx(textbook(weights, parts, equal=alike), rel=1e-12)
+        assert len(groups) == parts
+        assert sorted(i for group in groups for i in group) == list(range(len(weights)))
+    counts = [len(group) for group in equal]
     assert max(counts) - min(counts) <= (len(weights) % parts > 0)
 
 
@@ -45,16 +32,16 @@ def is_the_textbooks(weights, parts):
 @settings(max_examples=200)
 def test_splits_are_those_of_the_textbook(weights, parts):
     is_the_textbooks(weights, parts)
-    for groups in in_both_forms(differencing, weights, parts):
-        assert sum(not group for group in groups) == max(0, parts - len(weights))
-        loads = sums(groups, weights)
-        assert loads[-1] - loads[0] <= weights[0] * (1 + 1e-9)
+    groups = differencing(weights, parts)
+    assert sum(not group for group in groups) == max(0, parts - len(weights))
+    loads = sums(groups, weights)
+    assert loads[-1] - loads[0] <= weights[0] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("draw", [longalign, swe, chat, clipped])
 @pytest.mark.parametrize(("devices", "samples"), [(8, 4), (8, 16), (64, 8), (512, 6), (64, 40)])
 def test_so_they_are_on_real_shapes(draw, devices, samples):
-    """Of sizes at which arrays are used, too, with long runs of samples for one state and with short ones."""
+    """With long runs of samples for one state and with short ones."""
     is_the_textbooks(np.sort(cost(draw(1, devices * samples)))[::-1].tolist(), devices)
 
 
@@ -69,4 +56,4 @@ TIED = [
 @pytest.mark.parametrize(("tied", "expected"), TIED)
 def test_among_equal_spreads_the_state_made_last_goes_first(tied, expected):
     assert textbook(tied, 3) == expected
-    assert [sums(groups, tied) for groups in in_both_forms(differencing, tied, 3)] == [expected] * 2
+    assert sums(differencing(tied, 3), tied) == expected

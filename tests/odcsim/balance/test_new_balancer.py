@@ -14,15 +14,19 @@ from scripts import ROOT
 from odcsim import schedule
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Add a balancer")[2]
-MODULE = textwrap.dedent(re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)[0])
-NAME, HELP = re.findall(r'Balancer\("([\w-]+)", \w+, "(.*?)"', MODULE)[0]
+BLOCKS = re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
+FUNCTION, ROW = (textwrap.dedent(block) for block in BLOCKS[:2])
+NAME, HELP = re.findall(r'Balancer\("([\w-]+)", \w+, "(.*?)"', ROW)[0]
 SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 3 --minibatches 2".split()
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory) -> House:
     found = House(tmp_path_factory.mktemp("house"))
-    found.add("odcsim/balance", "in_turn", MODULE, among="    pool.BALANCER,\n    in_turn.BALANCER,\n")
+    rules = found.folder / "odcsim/balance/rules.py"
+    before, head, rows = rules.read_text().partition("BALANCERS = (")
+    end = rows.rindex(")")
+    rules.write_text(before + FUNCTION + "\n" + head + rows[:end] + ROW + rows[end:])
     found.run("-m", "odcsim", "balance", *SETTING, "--balancer", NAME, "-o", "s.jsonl")
     return found
 

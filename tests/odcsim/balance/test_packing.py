@@ -1,5 +1,6 @@
 """Packing under the token limit, the start of the planners, and the bound that they are held against."""
 
+from functools import partial
 from heapq import heapify, heapreplace
 from itertools import pairwise, product
 
@@ -9,15 +10,9 @@ from draws import chat, cost, longalign, swe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim.balance import lightest, packed_rows
-from odcsim.balance.bound import lower_bound
-from odcsim.balance.fewest import pack_all
-from odcsim.balance.in_rows import split_rows
-from odcsim.balance.lightest import lightest_with_room
-from odcsim.balance.longest_first import longest_first
-from odcsim.balance.packed_rows import pack_alike, pack_each
-from odcsim.balance.packing import fewest, pack
-from odcsim.balance.trades import hold
+from odcsim.balance import pack as packing
+from odcsim.balance.pack import _in_rows, fewest, lightest_with_room, pack, pack_balanced, pack_fewest
+from odcsim.balance.partition import hold, longest_first, lower_bound
 
 many = settings(max_examples=150)
 LIMIT = 1000
@@ -37,7 +32,7 @@ def held(draw):
 
 
 def in_lists(*case):
-    return [list(map(list, device)) for device in pack_all(*case).nested()]
+    return [list(map(list, device)) for device in pack_fewest(*case).nested()]
 
 
 @given(held())
@@ -82,7 +77,7 @@ def test_fewer_microbatches_than_a_balanced_split_takes_and_never_more(draw):
     limit, ours, split = 65_536, [], []
     lengths = np.sort(draw(0, 512 * 8))[::-1]
     weights = cost(lengths)
-    held = hold(longest_first(weights, 512), 512)
+    held = longest_first(weights, 512)
     ours = [len(device) for device in in_lists(held, weights, lengths, limit)]
     for row in held.tolist():
         group = [i for i in row if i < len(lengths)]
@@ -97,26 +92,44 @@ def test_fewer_microbatches_than_a_balanced_split_takes_and_never_more(draw):
 @given(held())
 @many
 def test_arrays_pack_as_lists_do(case):
-    plain = [packing(*case) for packing in (pack_alike, pack_each)]
+    plain = [pack_balanced(*case, alike=alike) for alike in (True, False)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed_rows, "FEW", 1)
-        assert [packing(*case) for packing in (pack_alike, pack_each)] == plain
+        patch.setattr(packing, "FEW", 1)
+        assert [pack_balanced(*case, alike=alike) for alike in (True, False)] == plain
 
 
-@given(held(), st.integers(1, 5))
+@given(held())
+@many
+def test_every_device_has_the_fewest_microbatches_whose_balanced_split_fits(case):
+    """Or all have the fewest by which it does on all."""
+    rows, weights, lengths, _ = case
+    groups = [[i for i in row if i < len(lengths)] for row in rows.tolist()]
+    split = [partial(balanced, weights.tolist(), lengths.tolist(), group) for group in groups]
+    each, alike = ([*map(list, pack_balanced(*case, alike=alike).nested())] for alike in (False, True))
+    for group, mine, parts in zip(groups, each, split, strict=True):
+        assert [list(part) for part in mine] == next((parts(n) for n in range(1, 99) if group and parts(n)), [])
+    count = next(n for n in range(1, 99) if all(parts(n) is not None for parts in split))
+    assert [[list(part) for part in device] for device in alike] == [parts(count) for parts in split]
+
+
+def balanced(weights, lengths, group, count):
+    return pack(group, weights, lengths, LIMIT, count)
+
+
+@given(held(), st.integers(2, 5))
 @many
 def test_a_sure_row_is_the_plain_split(case, parts):
     """And rows of real lengths are sure."""
     rows, weights, _, _ = case
     if weights.min() > 0:
-        where, sure = split_rows(np.append(weights, 0.0)[rows], parts)
+        where, sure = _in_rows(np.append(weights, 0.0)[rows], parts)
         for row, group, is_sure in zip(where, rows, sure, strict=True):
             samples = [i for i in group.tolist() if i < len(weights)]
             plain = pack(samples, weights.tolist(), [0] * len(weights), 1, parts)
             mine = [[i for i in group[row == at].tolist() if i < len(weights)] for at in range(parts)]
             assert not is_sure or mine == plain
     real = np.sort(cost(longalign(0, 64 * 8)) * (1 + 1e-9 * np.arange(64 * 8)))[::-1]
-    assert split_rows(real.reshape(8, 64).T, parts).sure.all()
+    assert _in_rows(real.reshape(8, 64).T, parts)[1].all()
 
 
 ROOM = 12
@@ -139,16 +152,20 @@ def loads(owner, weights, devices):
     return sorted(np.bincount(owner, weights, minlength=devices))
 
 
+def loads_held(held, weights):
+    return sorted(np.append(weights, 0.0)[held].sum(axis=1))
+
+
 @given(drawn, devices)
 def test_loads_are_those_of_the_textbook(weights, devices):
-    assert loads(longest_first(weights, devices), weights, devices) == pytest.approx(textbook(weights, devices))
+    assert loads_held(longest_first(weights, devices), weights) == pytest.approx(textbook(weights, devices))
 
 
 @pytest.mark.parametrize("draw", [longalign, swe, chat])
 @pytest.mark.parametrize(("devices", "samples"), [(8, 4), (64, 8), (512, 3)])
 def test_so_they_are_on_real_shapes_of_samples(draw, devices, samples):
     weights = np.sort(cost(draw(0, devices * samples)))[::-1]
-    assert loads(longest_first(weights, devices), weights, devices) == pytest.approx(textbook(weights, devices))
+    assert loads_held(longest_first(weights, devices), weights) == pytest.approx(textbook(weights, devices))
 
 
 def optimum(weights, devices):
@@ -181,11 +198,11 @@ SAMPLE = st.tuples(st.one_of(st.integers(0, 9).map(float), st.floats(0, 9)), st.
 
 
 @settings(max_examples=300)
-@given(st.lists(SAMPLE, min_size=1, max_size=60), st.integers(1, 40), st.sampled_from([1, 64]))
-def test_the_lightest_part_with_room_has_the_sample(samples, parts, arrays_from):
+@given(st.lists(SAMPLE, min_size=1, max_size=60), st.integers(1, 40), st.sampled_from([1e-9, 1 / 64, 2]))
+def test_the_lightest_part_with_room_has_the_sample(samples, parts, least):
     samples.sort(reverse=True)
     weights, tokens = ([sample[k] for sample in samples] for k in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lightest, "MANY", arrays_from)
+        patch.setattr(packing, "LEAST", least)  # of a block: never one by one, as by default, always
         found = lightest_with_room(np.array(weights), np.array(tokens), ROOM, parts)
     assert (found and (found[0].tolist(), found[1].tolist())) == looked_for(weights, tokens, ROOM, parts)

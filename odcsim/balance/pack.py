@@ -1,0 +1,281 @@
+"""What devices hold, into microbatches under the token limit; samples are numbered from the heaviest down.
+
+All devices are packed at once. Arrays are [device, place] or [device, microbatch], samples of a device in order.
+"""
+
+from heapq import heapify, heappop, heappush, heapreplace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from odcsim.balance.partition import Floats, Held, Whole, differencing, lowest_so_far
+from odcsim.flat import Flat
+
+Truths = NDArray[np.bool_]
+Microbatch = list[int]
+FEW, WIDE = 32, 48  # devices from which on differencing is quicker in arrays, and samples of one up to which it is
+LEAST = 1 / 64  # of the parts in a block, or a heap is quicker
+GONE = -1.0  # the spread of a state that is part of another, or that never was
+STEPS = 8  # trades between the microbatches of one device
+
+
+def fewest(samples: list[int], tokens: list[int], max_tokens: int) -> int:
+    """No packing needs fewer microbatches than this; often one needs more."""
+    return max(1, -(-sum([tokens[i] for i in samples]) // max_tokens)) if samples else 0
+
+
+def pack(
+    samples: list[int], weights: list[float], tokens: list[int], max_tokens: int, count: int
+) -> list[Microbatch] | None:
+    """Exactly `count` microbatches of balanced cost, heaviest first; None where that puts one over the limit.
+
+    It asks whether the balanced split fits, not whether some less balanced one would.
+    """
+    parts = differencing([weights[i] for i in samples], count)
+    packed = [[samples[i] for i in sorted(part)] for part in parts]
+    if any(sum([tokens[i] for i in part]) > max_tokens for part in packed):
+        return None
+    return sorted(packed, key=lambda part: (-sum([weights[i] for i in part]), part))
+
+
+def pack_balanced(held: Held, weights: Floats, tokens: Whole, max_tokens: int, *, alike: bool = False) -> Flat:
+    """The fewest microbatches of each device whose balanced split fits, heaviest first; without samples it has none.
+
+    `alike`: as many on every device, and the last ones may be empty.
+    """
+    held, there = _in_order(held, len(weights))
+    size = np.append(tokens, 0)[held]
+    counts = -(-size.sum(axis=1) // max_tokens)
+    if alike:
+        counts[:] = counts.max()
+    where, left = np.zeros_like(held), np.flatnonzero(counts)
+    while len(left):
+        for count in np.unique(counts[left]).tolist():
+            rows = left[counts[left] == count]
+            where[rows] = _balanced(held[rows], weights, count)
+        most = int(counts.max())
+        cell = np.arange(len(left))[:, None] * most + np.minimum(where[left], most - 1)
+        used = np.bincount(cell.ravel(), size[left].ravel(), len(left) * most).reshape(-1, most)
+        left = left[(used > max_tokens).any(axis=1)]
+        counts[left] += 1
+        if alike and not len(left):  # whoever needs more is asked first
+            left = np.flatnonzero(counts < counts.max())
+            counts[left] = counts.max()
+    return _flat(held, there, where, counts)
+
+
+def _in_order(held: Held, none: int) -> tuple[Held, Truths]:
+    """Without places that all devices leave empty; and where there is a sample."""
+    held = np.sort(held, axis=1)[:, : max(1, int((held < none).sum(axis=1).max()))]
+    return held, held < none
+
+
+def _flat(held: Held, there: Truths, where: Whole, counts: Whole) -> Flat:
+    """Samples of every device, by the numbers of their microbatches on it."""
+    cell = ((counts.cumsum() - counts)[:, None] + where)[there]
+    return Flat(counts, np.bincount(cell, minlength=int(counts.sum())), held[there][cell.argsort(kind="stable")])
+
+
+def _balanced(held: Held, weights: Floats, count: int) -> Whole:
+    """The microbatch of each sample, the heaviest first, in a split of each device's samples by differencing."""
+    where, sure = np.zeros_like(held), np.zeros(len(held), dtype=bool)
+    if count == 1:
+        return where
+    # A sample that weighs nothing would be taken for none.
+    if len(held) >= FEW and held.shape[1] <= WIDE and weights.min() > 0:
+        where, sure = _in_rows(np.append(weights, 0.0)[held], count)
+    for row in np.flatnonzero(~sure).tolist():
+        own = weights[held[row][held[row] < len(weights)]].tolist()
+        for part, places in enumerate(pack([*range(len(own))], own, [0] * len(own), 0, count) or []):
+            where[row, places] = part
+    return where
+
+
+def _in_rows(cost: Floats, parts: int) -> tuple[Whole, Truths]:
+    """What `differencing` makes of each row, a cost of 0 standing for no sample; and in which rows it is sure: in those
+    without equal sums, which it tells apart by the samples in them. The plain form of Karmarkar-Karp, a state for every
+    sample, takes one step of all rows at once. Rows with the most samples come first: they are the last to end.
+    """
+    (count, width), samples = cost.shape, (cost > 0).sum(axis=1)
+    where, sure = np.broadcast_to(np.arange(width), cost.shape).copy(), np.ones(count, dtype=bool)
+    shared = np.flatnonzero(samples > parts)
+    shared = shared[(-samples[shared]).argsort(kind="stable")]
+    cost, samples, apart = cost[shared], samples[shared], sure[shared]
+    sums: NDArray[np.float64] = np.zeros((*cost.shape, parts))
+    sums[:, :, -1] = cost
+    spread, place = np.where(cost > 0, cost, GONE), np.full(cost.shape, parts - 1)
+    state = np.broadcast_to(np.arange(width, dtype=np.int16), cost.shape).copy()
+    for step in range(1, width):
+        row = np.arange(int((samples > step).sum()))
+        here = slice(0, len(row))
+        (one, first), (other, second) = _widest(spread[here], row), _widest(spread[here], row)
+        joined: Floats = sums[row, one] + sums[row, other, ::-1]
+        order = joined.argsort(axis=1)
+        added = np.take_along_axis(joined, order, axis=1)
+        apart[here] &= (first > second) & (second > spread[here].max(axis=1)) & _distinct(added)
+        sums[row, one], spread[row, one] = added, added[:, -1] - added[:, 0]
+        its = state[here] == other[:, None].astype(np.int16)
+        mine = its | (state[here] == one[:, None].astype(np.int16))
+        np.copyto(state[here], one[:, None].astype(np.int16), where=its)
+        np.subtract(parts - 1, place[here], out=place[here], where=its)
+        np.copyto(place[here], _places(order)[row[:, None], place[here]], where=mine)
+    rank, falling, _ = _ranked(cost, place, cost > 0, parts)
+    where[shared], sure[shared] = rank, apart & _distinct(falling)
+    return where, sure
+
+
+def _widest(spread: Floats, row: Whole) -> tuple[Whole, Floats]:
+    """The state of each row that spreads most, which is taken out, and its spread."""
+    state = spread.argmax(axis=1)
+    widest = spread[row, state]
+    spread[row, state] = GONE
+    return state, widest
+
+
+def _distinct(ordered: Floats) -> Truths:
+    """Whether no two sums are equal, but for those of parts that nobody is in yet."""
+    distinct: Truths = ((ordered[:, 1:] != ordered[:, :-1]) | (ordered[:, 1:] == 0)).all(axis=1)
+    return distinct
+
+
+def _places(order: Whole) -> Whole:
+    """The place in its row that each value comes to."""
+    places = np.empty_like(order)
+    places[np.arange(len(order))[:, None], order] = np.arange(order.shape[1])
+    return places
+
+
+def _ranked(cost: Floats, where: Whole, there: Truths, parts: int) -> tuple[Whole, Floats, Whole]:
+    """Microbatches numbered from the heaviest down, their loads in that order, and how many have a sample."""
+    cell = (np.arange(len(cost))[:, None] * parts + np.minimum(where, parts - 1)).ravel()
+    load = np.bincount(cell, cost.ravel(), len(cost) * parts).astype(np.float64, copy=False).reshape(-1, parts)
+    used = np.bincount(cell[there.ravel()], minlength=load.size).reshape(-1, parts) > 0
+    order = np.where(used, -load, np.inf).argsort(axis=1, kind="stable")
+    return np.take_along_axis(_places(order), where, axis=1), np.take_along_axis(load, order, axis=1), used.sum(axis=1)
+
+
+def pack_fewest(held: Held, weights: Floats, tokens: Whole, max_tokens: int) -> Flat:
+    """The fewest microbatches of each device that the limit lets us find, then alike in cost, heaviest first.
+
+    The right one wherever a microbatch costs something by itself. Counts start at tokens / limit and grow until one of
+    two packings fits: each sample into the lightest microbatch with room (alike in cost), or into the fullest (best
+    fit, which wastes least). `pack_balanced` asks only for the balanced split, and so needs more of them.
+    """
+    held, there = _in_order(held, len(weights))
+    cost, size = np.append(weights, 0.0)[held], np.append(tokens, 0)[held]
+    count = -(-size.sum(axis=1) // max_tokens)
+    where, fits = _place(cost, size, count, max_tokens)
+    left, fitted = np.flatnonzero(~fits), list[int]()
+    if len(left):
+        # Best fit leaves no two microbatches that would fit into one, so it needs less than twice the least.
+        where[left], _ = _place(cost[left], size[left], 2 * count[left] - 1, max_tokens, fullest=True)
+        most = where.max(axis=1) + 1
+        while len(left):
+            fitted += left[count[left] == most[left]].tolist()
+            left = left[count[left] < most[left]]
+            count[left] += 1
+            placed, fits = _place(cost[left], size[left], count[left], max_tokens)
+            where[left[fits]] = placed[fits]
+            left = left[~fits]
+    rank, _, used = _ranked(cost, where, there, int(where.max()) + 1)
+    for device in fitted:
+        own = there[device]
+        _even_out(rank[device], weights[held[device][own]].tolist(), tokens[held[device][own]].tolist(), max_tokens)
+    return _flat(held, there, rank, used)
+
+
+def _place(cost: Floats, size: Whole, count: Whole, max_tokens: int, *, fullest: bool = False) -> tuple[Whole, Truths]:
+    """Samples one after the other into the fullest or the lightest microbatch with room; and whether all found one."""
+    rows = np.arange(len(size))
+    used = np.where(np.arange(count.max(initial=1)) < count[:, None], 0, max_tokens + 1)
+    load = np.zeros(used.shape)
+    where = np.empty_like(size)
+    fits = np.ones(len(size), dtype=bool)
+    for place in range(size.shape[1]):
+        tokens = size[:, place]
+        room = used + tokens[:, None] <= max_tokens
+        chosen = np.where(room, used, -1).argmax(axis=1) if fullest else np.where(room, load, np.inf).argmin(axis=1)
+        fits &= room[rows, chosen] | (tokens == 0)
+        used[rows, chosen] += tokens
+        load[rows, chosen] += cost[:, place]
+        where[:, place] = chosen
+    return where, fits
+
+
+def _even_out(rank: Whole, weights: list[float], tokens: list[int], max_tokens: int) -> None:
+    """Trades between the microbatches of one device that lower the heaviest one and keep to the limit."""
+    packed: list[Microbatch] = [[] for _ in range(max(rank[: len(weights)].tolist()) + 1)]
+    for place, part in enumerate(rank[: len(weights)].tolist()):
+        packed[part].append(place)
+
+    def by_cost() -> list[Microbatch]:
+        return sorted(packed, key=lambda part: (-sum([weights[i] for i in part]), part))
+
+    for _ in range(STEPS):
+        heavy, *others = packed = by_cost()
+        for light in reversed(others):
+            if trade := _best_trade(heavy, light, weights, tokens, max_tokens):
+                give, take = trade
+                packed[0] = sorted([i for i in heavy if i != give] + take)
+                packed[packed.index(light)] = sorted([i for i in light if i not in take] + [give])
+                break
+        else:
+            break
+    for number, part in enumerate(by_cost()):
+        rank[part] = number
+
+
+def _best_trade(
+    heavy: Microbatch, light: Microbatch, weights: list[float], tokens: list[int], max_tokens: int
+) -> tuple[int, list[int]] | None:
+    """The sample to give and the one to take, if any, so that the heavier of the two is lightest."""
+    above, below = (sum([weights[i] for i in part]) for part in (heavy, light))
+    room_above, room_below = (max_tokens - sum([tokens[i] for i in part]) for part in (heavy, light))
+    takes = [([i], weights[i], tokens[i]) for i in light] + [([], 0.0, 0)]
+    best, trade = above, None
+    for give in heavy:
+        weight, length = weights[give], tokens[give]
+        for take, other, instead in takes:
+            worse = max(above - weight + other, below + weight - other)
+            if worse < best and -room_above <= length - instead <= room_below:
+                best, trade = worse, (give, take)
+    return trade
+
+
+def lightest_with_room(weights: Floats, tokens: Whole, max_tokens: int, parts: int) -> tuple[Whole, Floats] | None:
+    """Each sample, heaviest first, into the lightest part that has room for it: the part of each, and what parts weigh.
+    None where a sample finds no room.
+
+    Differencing balances a little closer but looks at no limit: it needs more parts, which costs more than it gains.
+    Of parts of one load that with fewer tokens has a sample, then that with the lower number. It runs in blocks, as
+    `longest_first`, for as long as the lightest parts have room and blocks are long; then one by one.
+    """
+    owner, loads, used = np.empty(len(weights), dtype=np.int64), np.zeros(parts), np.zeros(parts, dtype=np.int64)
+    at, count = 0, parts
+    while at < len(weights) and count >= LEAST * parts:
+        order = np.lexsort((used, loads))
+        block, size = weights[at : at + parts], tokens[at : at + parts]
+        before = loads[order[: len(block)]]
+        second = before[1:] >= lowest_so_far(before + block)[:-1]
+        full = used[order[: len(block)]] + size > max_tokens
+        count = int(second.argmax()) + 1 if second.any() else len(block)
+        count = min(count, int(full.argmax())) if full.any() else count
+        owner[at : at + count] = order[:count]
+        loads[order[:count]] += block[:count]
+        used[order[:count]] += size[:count]
+        at += count
+    # Parts without room wait, those with most of it first, until a sample comes that is short enough.
+    heap = list(zip(loads.tolist(), used.tolist(), range(parts), strict=True))
+    heapify(heap)
+    full_parts: list[tuple[int, tuple[float, int, int]]] = []
+    for i, (weight, length) in enumerate(zip(weights[at:].tolist(), tokens[at:].tolist(), strict=True), at):
+        while full_parts and full_parts[0][0] + length <= max_tokens:
+            heappush(heap, heappop(full_parts)[1])
+        while heap and heap[0][1] + length > max_tokens:
+            heappush(full_parts, (heap[0][1], heappop(heap)))
+        if not heap:
+            return None
+        load, taken, part = heap[0]
+        heapreplace(heap, (load + weight, taken + length, part))
+        owner[i], loads[part] = part, load + weight
+    return owner, loads
