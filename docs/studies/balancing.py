@@ -29,7 +29,7 @@ from textbook import textbook
 
 from odcsim.balance import NAMES, Assignment, balance, runs_with
 from odcsim.balance.partition import lower_bound
-from odcsim.balance.scenarios import scenarios
+from odcsim.balance.refine import scenarios
 from odcsim.decide.setting import cost_of
 from odcsim.reading import draw, load
 from odcsim.support.files import write_text

@@ -14,7 +14,7 @@ from odcsim.flat import Flat
 Truths = NDArray[np.bool_]
 Microbatch = list[int]
 FEW, WIDE = 32, 48  # devices from which on differencing is quicker in arrays, and samples of one up to which it is
-LEAST = 1 / 64  # of the parts in a block, or a heap is quicker
+MANY, LEAST = 64, 1 / 64  # parts from which on blocks are quicker than a heap, and of them in a block at least
 GONE = -1.0  # the spread of a state that is part of another, or that never was
 STEPS = 8  # trades between the microbatches of one device
 
@@ -24,15 +24,20 @@ def fewest(samples: list[int], tokens: list[int], max_tokens: int) -> int:
     return max(1, -(-sum([tokens[i] for i in samples]) // max_tokens)) if samples else 0
 
 
+def split(weights: list[float], count: int) -> list[Microbatch]:
+    """Exactly `count` microbatches of balanced cost, heaviest first; samples by their places."""
+    parts = map(sorted, differencing(weights, count))
+    return sorted(parts, key=lambda part: (-sum([weights[i] for i in part]), part))
+
+
 def pack(
     samples: list[int], weights: list[float], tokens: list[int], max_tokens: int, count: int
 ) -> list[Microbatch] | None:
-    """Exactly `count` microbatches of balanced cost, heaviest first; None where that puts one over the limit.
+    """The same by the numbers of samples; None where that puts one over the limit.
 
     It asks whether the balanced split fits, not whether some less balanced one would.
     """
-    parts = differencing([weights[i] for i in samples], count)
-    packed = [[samples[i] for i in sorted(part)] for part in parts]
+    packed = [[samples[i] for i in part] for part in split([weights[i] for i in samples], count)]
     if any(sum([tokens[i] for i in part]) > max_tokens for part in packed):
         return None
     return sorted(packed, key=lambda part: (-sum([weights[i] for i in part]), part))
@@ -46,11 +51,13 @@ def pack_balanced(held: Held, weights: Floats, tokens: Whole, max_tokens: int, *
     held, there = _in_order(held, len(weights))
     size = np.append(tokens, 0)[held]
     counts = -(-size.sum(axis=1) // max_tokens)
-    if alike:
-        counts[:] = counts.max()
-    where, left = np.zeros_like(held), np.flatnonzero(counts)
+    where, left = np.zeros_like(held), np.flatnonzero(counts > 1)  # what is no more than the limit fits into one
+    if alike:  # whoever has most tokens is asked first, and whoever needs more is before the others
+        counts[:] = counts.max() - bool(len(left))
+        left = left[size[left].sum(axis=1).argmax(keepdims=True)] if len(left) else left
+        counts[left] += 1
     while len(left):
-        for count in np.unique(counts[left]).tolist():
+        for count in sorted(set(counts[left].tolist())):
             rows = left[counts[left] == count]
             where[rows] = _balanced(held[rows], weights, count)
         most = int(counts.max())
@@ -58,7 +65,7 @@ def pack_balanced(held: Held, weights: Floats, tokens: Whole, max_tokens: int, *
         used = np.bincount(cell.ravel(), size[left].ravel(), len(left) * most).reshape(-1, most)
         left = left[(used > max_tokens).any(axis=1)]
         counts[left] += 1
-        if alike and not len(left):  # whoever needs more is asked first
+        if alike and not len(left):
             left = np.flatnonzero(counts < counts.max())
             counts[left] = counts.max()
     return _flat(held, there, where, counts)
@@ -81,13 +88,20 @@ def _balanced(held: Held, weights: Floats, count: int) -> Whole:
     where, sure = np.zeros_like(held), np.zeros(len(held), dtype=bool)
     if count == 1:
         return where
+    cost = np.append(weights, 0.0)[held]
     # A sample that weighs nothing would be taken for none.
-    if len(held) >= FEW and held.shape[1] <= WIDE and weights.min() > 0:
-        where, sure = _in_rows(np.append(weights, 0.0)[held], count)
-    for row in np.flatnonzero(~sure).tolist():
-        own = weights[held[row][held[row] < len(weights)]].tolist()
-        for part, places in enumerate(pack([*range(len(own))], own, [0] * len(own), 0, count) or []):
-            where[row, places] = part
+    if len(held) >= FEW and held.shape[1] <= WIDE and weights[-1] > 0:
+        where, sure = _in_rows(cost, count)
+    unsure, plain = np.flatnonzero(~sure), list[list[int]]()
+    many = (held[unsure] < len(weights)).sum(axis=1).tolist()
+    for own, samples in zip(cost[unsure].tolist(), many, strict=True):
+        parts = [0] * len(own)
+        for part, places in enumerate(split(own[:samples], count)):
+            for place in places:
+                parts[place] = part
+        plain.append(parts)
+    if plain:
+        where[unsure] = plain
     return where
 
 
@@ -251,7 +265,7 @@ def lightest_with_room(weights: Floats, tokens: Whole, max_tokens: int, parts: i
     `longest_first`, for as long as the lightest parts have room and blocks are long; then one by one.
     """
     owner, loads, used = np.empty(len(weights), dtype=np.int64), np.zeros(parts), np.zeros(parts, dtype=np.int64)
-    at, count = 0, parts
+    at, count = 0, parts if parts >= MANY else 0
     while at < len(weights) and count >= LEAST * parts:
         order = np.lexsort((used, loads))
         block, size = weights[at : at + parts], tokens[at : at + parts]
@@ -264,6 +278,8 @@ def lightest_with_room(weights: Floats, tokens: Whole, max_tokens: int, parts: i
         loads[order[:count]] += block[:count]
         used[order[:count]] += size[:count]
         at += count
+    if at == len(weights):
+        return owner, loads
     # Parts without room wait, those with most of it first, until a sample comes that is short enough.
     heap = list(zip(loads.tolist(), used.tolist(), range(parts), strict=True))
     heapify(heap)

@@ -5,10 +5,11 @@ an empty slot.
 """
 
 from bisect import bisect_left, insort
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
 from operator import neg
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Held = NDArray[np.int64]
 State = list[tuple[float, list[int]]]  # of differencing: sums of parts and the samples in them, the lightest first
+FEW = 64  # samples of a run that are looked at first
+KINDS, ALIKE = 48, 12  # speeds that are told apart one by one at most, and so many ranges of them where they are more
 
 
 def hold(owner: Whole, devices: int) -> Held:
@@ -135,29 +138,122 @@ def differencing_equal(weights: Floats, parts: int) -> Held:
     """Karmarkar-Karp into parts of equal counts (within one), each in the order in which samples came to it.
 
     The right one where every device must hold as many samples as the others. Each `parts` samples in a row are one
-    state from the start, so there are only count / parts states to difference. What a part holds is not kept while
-    states join: each knows of which two it was made and in which order, and the last one is followed back.
+    state from the start, so there are only count / parts states to difference.
     """
     count = len(weights)
-    rows = np.full(-(-count // parts) * parts, count)
-    rows[:count] = np.arange(count)
-    rows = rows.reshape(-1, parts)[:, ::-1]
-    heap: list[tuple[float, int, Floats, Whole, Any]] = []  # spread, turn, sums and first samples of parts, origin
-    for row, sums in enumerate(np.append(weights, 0.0)[rows]):
-        heap.append((float(sums[0] - sums[-1]), -row, sums, rows[row], row))
+    starts = enumerate(range(0, count, parts))
+    heap = [_row(weights, start, min(start + parts, count), parts, -row) for row, start in starts]
     heapify(heap)
-    for made in range(len(heap), 2 * len(heap) - 1):
-        (_, _, sums, first, one), (_, _, more, others, other) = heappop(heap), heappop(heap)
-        sums, first = sums + more[::-1], np.where(first < count, first, others[::-1])
+    for turn in range(len(heap), 2 * len(heap) - 1):
+        heappush(heap, _joined(heappop(heap), heappop(heap), -turn, count))
+    return np.stack(list(_columns(heap[0].origin, parts)), axis=1)
+
+
+def differencing_many(weights: Floats, parts: int) -> Held:
+    """What `differencing` finds, quicker for hundreds of parts and no more parts than samples.
+
+    A run of samples that one state takes one after the other is taken at once, for as long as none of its parts would
+    take a second one.
+    """
+    count, taken, turn, heap, rising = len(weights), 0, 0, list[Wide](), -weights
+    while taken < count or len(heap) > 1:
+        turn -= 1
+        spread = -heap[0].spread if heap else -1.0
+        stop = taken
+        if taken < count and weights[taken] > spread:
+            stop = min(taken + parts, int(np.searchsorted(rising, -spread)))
+            state = heappop(heap) if stop - taken < parts else _row(weights, taken, stop, parts, turn)
+        else:
+            state = heappop(heap)
+            beside = -heap[0].spread if heap else -1.0
+            if taken < count and weights[taken] > beside:
+                stop += _run(state.sums, weights[taken : taken + parts], beside)
+        if stop - taken < parts:
+            other = _row(weights, taken, stop, parts, turn) if stop > taken else heappop(heap)
+            state = _joined(state, other, turn, count)
+        taken = stop
+        heappush(heap, state)
+    owner = np.empty(count + 1, dtype=np.int64)
+    for column in _columns(heap[0].origin, parts):
+        owner[column] = np.arange(parts)
+    return hold(owner[:count], parts)
+
+
+class Wide(NamedTuple):
+    """A state in arrays. What parts hold is not kept while states join: each knows its origin, a row of samples or the
+    two states and the order of their sums, and the last one is followed back."""
+
+    spread: float  # the widest is taken first, and of equal ones the one that was made last
+    turn: int
+    sums: Floats  # of parts, the lightest first
+    first: Whole  # sample of each, by which equal sums are told apart
+    origin: Any
+
+
+def _row(weights: Floats, start: int, stop: int, parts: int, turn: int) -> Wide:
+    """A sample in each part, or in the last ones."""
+    sums, samples = np.zeros(parts), np.full(parts, len(weights))
+    sums[parts - stop + start :] = weights[start:stop][::-1]
+    samples[parts - stop + start :] = np.arange(start, stop)[::-1]
+    return Wide(float(sums[0] - sums[-1]), turn, sums, samples, samples)
+
+
+def _joined(one: Wide, other: Wide, turn: int, none: int) -> Wide:
+    """The heaviest part of one joins the lightest of the other, and so on inwards."""
+    sums, first = one.sums + other.sums[::-1], np.where(one.first < none, one.first, other.first[::-1])
+    order = sums.argsort(kind="stable")
+    rising = sums[order]
+    if (rising[1:] == rising[:-1]).any():
         order = np.lexsort((first, sums))
-        sums = sums[order]
-        heappush(heap, (float(sums[0] - sums[-1]), -made, sums, first[order], (order, one, other)))
-    columns, left = list[Whole](), [(heap[0][4], np.arange(parts))]
+        rising = sums[order]
+    return Wide(float(rising[0] - rising[-1]), turn, rising, first[order], (order, one.origin, other.origin))
+
+
+def _run(sums: Floats, weights: Floats, beside: float) -> int:
+    """How many samples a state takes before another is wider, it is no wider than a sample, or a part is at its second.
+    Runs are short or long, so that few are looked at first."""
+    if len(weights) > FEW and (run := _run(sums, weights[:FEW], beside)) < FEW:
+        return run
+    before = sums[: len(weights)]
+    after = before + weights
+    low, high = lowest_so_far(after)[:-1], np.maximum(sums[-1], -lowest_so_far(-after))[:-1]
+    ends = (before[1:] >= low) | (high - before[1:] < weights[1:]) | (weights[1:] <= beside)
+    return int(ends.argmax()) + 1 if ends.any() else len(weights)
+
+
+def _columns(origin: Any, parts: int) -> Iterator[Whole]:
+    """A sample of each part, row after row."""
+    left = [(origin, np.arange(parts))]
     while left:
         origin, part = left.pop()
-        if isinstance(origin, int):
-            columns.append(rows[origin][part])
-        else:
+        if isinstance(origin, tuple):
             order, one, other = origin
             left += [(other, parts - 1 - order[part]), (one, order[part])]
-    return np.stack(columns, axis=1)
+        else:
+            yield origin[part]
+
+
+def earliest(weights: Floats, speeds: Floats) -> Held:
+    """Each sample to the device that would be done with it first, where devices are not alike.
+
+    Of devices as fast as each other (or nearly so, where speeds are many) one that is done first is asked for all.
+    """
+    kinds, kind = np.unique(speeds, return_inverse=True)
+    if len(kinds) > KINDS:
+        steps = np.log(speeds / kinds[0]) / np.log(kinds[-1] / kinds[0])
+        kind = np.unique(np.minimum((steps * ALIKE).astype(np.int64), ALIKE - 1), return_inverse=True)[1]
+    queues: list[list[tuple[float, float, int]]] = [[] for _ in range(int(kind.max()) + 1)]
+    for device, (k, slow) in enumerate(zip(kind.tolist(), (1 / speeds).tolist(), strict=True)):
+        queues[k].append((0.0, slow, device))  # the time at which it is done, seconds of a weight of 1
+    for queue in queues:
+        heapify(queue)
+    tops, owner = [queue[0] for queue in queues], []
+    for weight in weights.tolist():
+        ends = [time + weight * slow for time, slow, _ in tops]
+        first = min(ends)
+        k = ends.index(first)
+        _, slow, device = tops[k]
+        heapreplace(queues[k], (first, slow, device))
+        tops[k] = queues[k][0]
+        owner.append(device)
+    return hold(np.array(owner), len(speeds))

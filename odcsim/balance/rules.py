@@ -12,18 +12,18 @@ from odcsim.balance.partition import (
     Whole,
     differencing,
     differencing_equal,
+    differencing_many,
+    earliest,
     laid,
     longest_first,
     ordered,
 )  # fmt: skip
-from odcsim.balance.scenarios import guessed, in_bounds
-from odcsim.balance.swaps import even_out
-from odcsim.balance.trades import relieve
-from odcsim.balance.uneven import by_speed
+from odcsim.balance.refine import MORE, added_up, even_out, guessed, in_bounds, relieve
 from odcsim.flat import Flat
 from odcsim.support.remembered import remembered
 
 MOST = 2**18  # samples of all splits that are remembered, some tens of megabytes
+CROWD = 512  # devices from which on differencing is quicker in arrays
 SHARE = 0.2  # of pool's work waits in the queue: enough to level devices that are off by a tenth
 GRAIN = 0.01  # of a device's load is in an entry at least: smaller ones would level nothing more
 WORTH = 4  # times what a microbatch costs by itself are in an entry at least
@@ -73,10 +73,12 @@ def equal_counts(weights: Floats, devices: int) -> Held:
 @_once
 def free_counts(weights: Floats, devices: int) -> Held:
     """The samples of each device: free counts, or equal ones where those spread less or peak lower."""
-    start = laid(differencing(weights.tolist(), devices), len(weights))
-    free, equal = even_out(start, weights), equal_counts(weights, devices)
-    # Added up one after the other, as lists are, to the last bit.
-    loads, others = (np.append(weights, 0.0)[np.sort(held, axis=1)].cumsum(axis=1)[:, -1] for held in (free, equal))
+    if devices < CROWD or devices >= len(weights):
+        free = laid(differencing(weights.tolist(), devices), len(weights))
+    else:
+        free = differencing_many(weights, devices)
+    free, equal = even_out(free, weights), equal_counts(weights, devices)
+    loads, others = added_up(free, weights), added_up(equal, weights)
     return free if loads.max() <= others.max() and np.ptp(loads) <= np.ptp(others) else equal
 
 
@@ -98,10 +100,12 @@ def lb_mini(work: Work) -> Deal:
 
     Where devices are slow or mixed, every weight is divided by the speed of its device, and the latest is done early.
     """
-    if work.speeds is not None:
-        return Deal(by_speed(work.weights, work.tokens, work.speeds, work.max_tokens))
-    held = free_counts(work.weights, work.devices)
-    return Deal(pack_balanced(held, work.weights, work.tokens, work.max_tokens))
+    if work.speeds is None:
+        held = free_counts(work.weights, work.devices)
+        return Deal(pack_balanced(held, work.weights, work.tokens, work.max_tokens))
+    scaled, slow = work.weights[None] / (work.weights.sum() or 1.0), work.speeds.sum() / work.speeds
+    held = relieve(earliest(work.weights, work.speeds), scaled, slow, rounds=MORE)
+    return Deal(pack_fewest(held, work.weights, work.tokens, work.max_tokens))
 
 
 def sorted_slice(work: Work) -> Deal:
@@ -153,8 +157,8 @@ def lb_robust(work: Work) -> Deal:
     """
     weights, devices = work.weights, work.devices
     unsure = guessed(weights, work.tokens) if work.scenarios is None else work.scenarios
-    relieved = relieve(longest_first(weights, devices), in_bounds(unsure, devices))
-    return Deal(pack_fewest(relieved.held, weights, work.tokens, work.max_tokens))
+    held = relieve(longest_first(weights, devices), in_bounds(unsure, devices))
+    return Deal(pack_fewest(held, weights, work.tokens, work.max_tokens))
 
 
 def pool(work: Work) -> Deal:
@@ -200,44 +204,14 @@ def _entries(weights: Floats, tokens: Whole, devices: int, max_tokens: int, grai
 BALANCERS = (
     Balancer("native", native, "one sample per microbatch, as they come", by_cost=False, even=False),
     Balancer("local-sort", local_sort, "as native, the longest first on each device", by_cost=False, even=False),
-    Balancer(
-        "lb-micro",
-        lb_micro,
-        "even totals, as many samples on each device: the published rival",
-        published=True,
-        stands_for=lambda sync: sync.meets and sync.push_every_microbatch,
-    ),
-    Balancer(
-        "lb-mini",
-        lb_mini,
-        "even totals: the published one",
-        free_counts=True,
-        speeds=True,
-        published=True,
-        stands_for=lambda sync: sync.uneven,
-    ),
-    Balancer(
-        "sorted-slice",
-        sorted_slice,
-        "microbatches of like cost meet: the better one for every sync",
-        weighs_transfers=True,
-        stands_for=lambda sync: sync.meets,
-        advised_for=lambda sync: sync.meets,
-    ),
-    Balancer(
-        "lb-robust",
-        lb_robust,
-        "even totals also where costs are off: unless they were measured",
-        free_counts=True,
-        scenarios=True,
-        advised_for=lambda sync: sync.uneven,
-    ),
-    Balancer(
-        "pool",
-        pool,
-        "small samples wait in a queue for whoever is free",
-        free_counts=True,
-        weighs_transfers=True,
-        queue=True,
-    ),
-)
+    Balancer("lb-micro", lb_micro, "even totals, as many samples on each device: the published rival", published=True,
+             stands_for=lambda sync: sync.meets and sync.push_every_microbatch),
+    Balancer("lb-mini", lb_mini, "even totals: the published one", free_counts=True, speeds=True, published=True,
+             stands_for=lambda sync: sync.uneven),
+    Balancer("sorted-slice", sorted_slice, "microbatches of like cost meet: the better one for every sync",
+             weighs_transfers=True, stands_for=lambda sync: sync.meets, advised_for=lambda sync: sync.meets),
+    Balancer("lb-robust", lb_robust, "even totals also where costs are off: unless they were measured",
+             free_counts=True, scenarios=True, advised_for=lambda sync: sync.uneven),
+    Balancer("pool", pool, "small samples wait in a queue for whoever is free", free_counts=True,
+             weighs_transfers=True, queue=True),
+)  # fmt: skip

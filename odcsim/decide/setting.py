@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from odcsim import catalog
 from odcsim.balance import named
 from odcsim.balance.balancer import Assigned, Balancer, Work, assigned, heaviest_first
-from odcsim.balance.scenarios import scenarios
+from odcsim.balance.refine import scenarios
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from odcsim import InputError, Setting, Trace, ask, balance, compare, plan, profile, schedule
 from odcsim.balance.balancer import Work, assigned
-from odcsim.balance.scenarios import scenarios
+from odcsim.balance.refine import scenarios
 from odcsim.catalog import fits
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
