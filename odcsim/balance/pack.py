@@ -16,7 +16,6 @@ Microbatch = list[int]
 FEW, WIDE = 32, 48  # devices from which on differencing is quicker in arrays, and samples of one up to which it is
 MANY, LEAST = 64, 1 / 64  # parts from which on blocks are quicker than a heap, and of them in a block at least
 GONE = -1.0  # the spread of a state that is part of another, or that never was
-STEPS = 8  # trades between the microbatches of one device
 
 
 def fewest(samples: list[int], tokens: list[int], max_tokens: int) -> int:
@@ -169,7 +168,7 @@ def _ranked(cost: Floats, where: Whole, there: Truths, parts: int) -> tuple[Whol
 
 
 def pack_fewest(held: Held, weights: Floats, tokens: Whole, max_tokens: int) -> Flat:
-    """The fewest microbatches of each device that the limit lets us find, then alike in cost, heaviest first.
+    """The fewest microbatches of each device that the limit lets us find, heaviest first.
 
     The right one wherever a microbatch costs something by itself. Counts start at tokens / limit and grow until one of
     two packings fits: each sample into the lightest microbatch with room (alike in cost), or into the fullest (best
@@ -179,22 +178,17 @@ def pack_fewest(held: Held, weights: Floats, tokens: Whole, max_tokens: int) -> 
     cost, size = np.append(weights, 0.0)[held], np.append(tokens, 0)[held]
     count = -(-size.sum(axis=1) // max_tokens)
     where, fits = _place(cost, size, count, max_tokens)
-    left, fitted = np.flatnonzero(~fits), list[int]()
+    left = np.flatnonzero(~fits)
     if len(left):
         # Best fit leaves no two microbatches that would fit into one, so it needs less than twice the least.
         where[left], _ = _place(cost[left], size[left], 2 * count[left] - 1, max_tokens, fullest=True)
         most = where.max(axis=1) + 1
-        while len(left):
-            fitted += left[count[left] == most[left]].tolist()
-            left = left[count[left] < most[left]]
+        while len(left := left[count[left] < most[left]]):
             count[left] += 1
             placed, fits = _place(cost[left], size[left], count[left], max_tokens)
             where[left[fits]] = placed[fits]
             left = left[~fits]
     rank, _, used = _ranked(cost, where, there, int(where.max()) + 1)
-    for device in fitted:
-        own = there[device]
-        _even_out(rank[device], weights[held[device][own]].tolist(), tokens[held[device][own]].tolist(), max_tokens)
     return _flat(held, there, rank, used)
 
 
@@ -214,46 +208,6 @@ def _place(cost: Floats, size: Whole, count: Whole, max_tokens: int, *, fullest:
         load[rows, chosen] += cost[:, place]
         where[:, place] = chosen
     return where, fits
-
-
-def _even_out(rank: Whole, weights: list[float], tokens: list[int], max_tokens: int) -> None:
-    """Trades between the microbatches of one device that lower the heaviest one and keep to the limit."""
-    packed: list[Microbatch] = [[] for _ in range(max(rank[: len(weights)].tolist()) + 1)]
-    for place, part in enumerate(rank[: len(weights)].tolist()):
-        packed[part].append(place)
-
-    def by_cost() -> list[Microbatch]:
-        return sorted(packed, key=lambda part: (-sum([weights[i] for i in part]), part))
-
-    for _ in range(STEPS):
-        heavy, *others = packed = by_cost()
-        for light in reversed(others):
-            if trade := _best_trade(heavy, light, weights, tokens, max_tokens):
-                give, take = trade
-                packed[0] = sorted([i for i in heavy if i != give] + take)
-                packed[packed.index(light)] = sorted([i for i in light if i not in take] + [give])
-                break
-        else:
-            break
-    for number, part in enumerate(by_cost()):
-        rank[part] = number
-
-
-def _best_trade(
-    heavy: Microbatch, light: Microbatch, weights: list[float], tokens: list[int], max_tokens: int
-) -> tuple[int, list[int]] | None:
-    """The sample to give and the one to take, if any, so that the heavier of the two is lightest."""
-    above, below = (sum([weights[i] for i in part]) for part in (heavy, light))
-    room_above, room_below = (max_tokens - sum([tokens[i] for i in part]) for part in (heavy, light))
-    takes = [([i], weights[i], tokens[i]) for i in light] + [([], 0.0, 0)]
-    best, trade = above, None
-    for give in heavy:
-        weight, length = weights[give], tokens[give]
-        for take, other, instead in takes:
-            worse = max(above - weight + other, below + weight - other)
-            if worse < best and -room_above <= length - instead <= room_below:
-                best, trade = worse, (give, take)
-    return trade
 
 
 def lightest_with_room(weights: Floats, tokens: Whole, max_tokens: int, parts: int) -> tuple[Whole, Floats] | None:
