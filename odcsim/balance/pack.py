@@ -48,26 +48,28 @@ def pack_balanced(held: Held, weights: Floats, tokens: Whole, max_tokens: int, *
     `alike`: as many on every device, and the last ones may be empty.
     """
     held, there = _in_order(held, len(weights))
-    size = np.append(tokens, 0)[held]
+    cost, size = np.append(weights, 0.0)[held], np.append(tokens, 0)[held]
     counts = -(-size.sum(axis=1) // max_tokens)
     where, left = np.zeros_like(held), np.flatnonzero(counts > 1)  # what is no more than the limit fits into one
-    if alike:  # whoever has most tokens is asked first, and whoever needs more is before the others
-        counts[:] = counts.max() - bool(len(left))
-        left = left[size[left].sum(axis=1).argmax(keepdims=True)] if len(left) else left
-        counts[left] += 1
+    if alike and len(left):
+        counts[:] = counts.max()
+        left = np.arange(len(held))
+        if len(held) >= FEW:  # whoever has most tokens is asked first
+            left = size.sum(axis=1).argmax(keepdims=True)
+            counts[:] -= 1
+            counts[left] += 1
     while len(left):
-        for count in sorted(set(counts[left].tolist())):
-            rows = left[counts[left] == count]
-            where[rows] = _balanced(held[rows], weights, count)
-        most = int(counts.max())
-        cell = np.arange(len(left))[:, None] * most + np.minimum(where[left], most - 1)
-        used = np.bincount(cell.ravel(), size[left].ravel(), len(left) * most).reshape(-1, most)
-        left = left[(used > max_tokens).any(axis=1)]
+        fits = np.zeros(len(left), dtype=bool)
+        for count in set(counts[left].tolist()):
+            same = counts[left] == count
+            rows = left[same]
+            where[rows], fits[same] = _balanced(cost[rows], size[rows], there[rows], max_tokens, count)
+        left = left[~fits]
         counts[left] += 1
-        if alike and not len(left):
+        if alike and not len(left):  # whoever needs more is asked before the others
             left = np.flatnonzero(counts < counts.max())
             counts[left] = counts.max()
-    return _flat(held, there, where, counts)
+    return _flat(held, there, where, np.maximum(counts, 1) if alike else counts)
 
 
 def _in_order(held: Held, none: int) -> tuple[Held, Truths]:
@@ -82,26 +84,28 @@ def _flat(held: Held, there: Truths, where: Whole, counts: Whole) -> Flat:
     return Flat(counts, np.bincount(cell, minlength=int(counts.sum())), held[there][cell.argsort(kind="stable")])
 
 
-def _balanced(held: Held, weights: Floats, count: int) -> Whole:
-    """The microbatch of each sample, the heaviest first, in a split of each device's samples by differencing."""
-    where, sure = np.zeros_like(held), np.zeros(len(held), dtype=bool)
-    if count == 1:
-        return where
-    cost = np.append(weights, 0.0)[held]
+def _balanced(cost: Floats, size: Whole, there: Truths, max_tokens: int, count: int) -> tuple[Whole, Truths]:
+    """The microbatch of each sample, the heaviest first, in a split of each device's samples by differencing; and on
+    which devices it fits."""
+    where, fits, unsure = np.zeros_like(size), np.ones(len(size), dtype=bool), np.arange(len(size))
     # A sample that weighs nothing would be taken for none.
-    if len(held) >= FEW and held.shape[1] <= WIDE and weights[-1] > 0:
+    if len(size) >= FEW and size.shape[1] <= WIDE and cost[there].all():
         where, sure = _in_rows(cost, count)
-    unsure, plain = np.flatnonzero(~sure), list[list[int]]()
-    many = (held[unsure] < len(weights)).sum(axis=1).tolist()
-    for own, samples in zip(cost[unsure].tolist(), many, strict=True):
-        parts = [0] * len(own)
-        for part, places in enumerate(split(own[:samples], count)):
-            for place in places:
-                parts[place] = part
-        plain.append(parts)
-    if plain:
-        where[unsure] = plain
-    return where
+        cell = np.arange(len(size))[:, None] * count + np.minimum(where, count - 1)
+        used = np.bincount(cell.ravel(), size.ravel(), len(size) * count).reshape(-1, count)
+        fits[:], unsure = (used <= max_tokens).all(axis=1), np.flatnonzero(~sure)
+    placed, fit = list[list[int]](), list[bool]()
+    costs, sizes, many = cost[unsure].tolist(), size[unsure].tolist(), there[unsure].sum(axis=1).tolist()
+    for own, tokens, samples in zip(costs, sizes, many, strict=True):
+        packed = split(own[:samples], count)
+        fit.append(all(sum([tokens[place] for place in part]) <= max_tokens for part in packed))
+        placed.append([0] * len(own))
+        for number, part in enumerate(packed):
+            for place in part:
+                placed[-1][place] = number
+    if placed:
+        where[unsure], fits[unsure] = placed, fit
+    return where, fits
 
 
 def _in_rows(cost: Floats, parts: int) -> tuple[Whole, Truths]:

@@ -141,8 +141,9 @@ def differencing_equal(weights: Floats, parts: int) -> Held:
     state from the start, so there are only count / parts states to difference.
     """
     count = len(weights)
-    starts = enumerate(range(0, count, parts))
-    heap = [_row(weights, start, min(start + parts, count), parts, -row) for row, start in starts]
+    rows = np.minimum(np.arange(-(-count // parts) * parts), count).reshape(-1, parts)[:, ::-1]
+    sums = np.append(weights, 0.0)[rows]
+    heap = [Wide(float(own[0] - own[-1]), -row, own, rows[row], rows[row]) for row, own in enumerate(sums)]
     heapify(heap)
     for turn in range(len(heap), 2 * len(heap) - 1):
         heappush(heap, _joined(heappop(heap), heappop(heap), -turn, count))
