@@ -20,7 +20,7 @@ PARTNERS = 128  # lightest devices asked to relieve the heaviest one in lists
 PATIENCE = 8  # rounds of pairs without a gain for the heaviest device, each with partners further away
 GAIN = CLOSE / 16  # the least that a trade must bring
 SHARE = 0.6  # devices this far up between the bound and the heaviest load are relieved in one round
-ROUNDS, MORE = 16, 24  # of devices at once; more of devices of unlike speeds
+ROUNDS = 16  # of devices at once
 FEWER = 8  # times fewer devices are relieved, each with more partners, once the heaviest one finds no trade
 TRADES = 1 << 17  # compared in one round at most, which bounds its time and memory
 WIDE = 4096  # samples of one device over which nobody trades: the lightest of them have evened it out
@@ -172,7 +172,9 @@ def _nearest_trade(above: list[int], below: list[int], weights: list[float], gap
     return best, give, take
 
 
-def relieve(held: Held, scenarios: Floats, slow: Floats | None = None, *, rounds: int = ROUNDS) -> Held:
+def relieve(
+    held: Held, scenarios: Floats, slow: Floats | None = None, *, most: int | None = None, rounds: int = ROUNDS
+) -> Held:
     """Lower the heaviest device, where heavy means in its worst scenario.
 
     Scenarios are weights [scenario, sample], each in units of its own lower bound: a load of 1 cannot be beaten.
@@ -181,13 +183,13 @@ def relieve(held: Held, scenarios: Floats, slow: Floats | None = None, *, rounds
     In each round the heaviest devices trade at once, each with partners of its own among the light ones. Those are
     light by their worst scenario or by one of them, in turn: a device that is heavy only if long samples cost more
     than believed is helped by one that is heavy only if they cost less. The fewer devices are left to relieve, the
-    more partners each has. It ends where the heaviest one finds no trade with anybody asked.
+    more partners each has. It ends where the heaviest one finds no trade with anybody asked. `most`: relieved at once.
     """
     held, width = held.copy(), held.shape[1]
     weights = np.concatenate((scenarios, np.zeros((len(scenarios), 1))), axis=1)  # an empty slot weighs nothing
     loads = _loads(weights, held, slow)
     views = len(loads) + 1 if len(loads) > 1 else 1
-    few, turn, missed = len(held) // 2 if width <= WIDE else 0, 0, 0
+    few, turn, missed = min(len(held) // 2, most or len(held)) if width <= WIDE else 0, 0, 0
     for _ in range(rounds if few else 0):
         worst = loads.max(axis=0)
         top = worst.max()

@@ -18,12 +18,16 @@ from odcsim.balance.partition import (
     longest_first,
     ordered,
 )  # fmt: skip
-from odcsim.balance.refine import MORE, added_up, even_out, guessed, in_bounds, relieve
+from odcsim.balance.refine import STEPS, added_up, even_out, guessed, in_bounds, relieve
 from odcsim.flat import Flat
 from odcsim.support.remembered import remembered
 
 MOST = 2**18  # samples of all splits that are remembered, some tens of megabytes
 CROWD = 512  # devices from which on differencing is quicker in arrays
+SEVERAL, ONE_BY_ONE = (
+    48,
+    128,
+)  # devices of unlike speeds from which on several are relieved at once, and up to which one
 SHARE = 0.2  # of pool's work waits in the queue: enough to level devices that are off by a tenth
 GRAIN = 0.01  # of a device's load is in an entry at least: smaller ones would level nothing more
 WORTH = 4  # times what a microbatch costs by itself are in an entry at least
@@ -104,7 +108,12 @@ def lb_mini(work: Work) -> Deal:
         held = free_counts(work.weights, work.devices)
         return Deal(pack_balanced(held, work.weights, work.tokens, work.max_tokens))
     scaled, slow = work.weights[None] / (work.weights.sum() or 1.0), work.speeds.sum() / work.speeds
-    held = relieve(earliest(work.weights, work.speeds), scaled, slow, rounds=MORE)
+    held = earliest(work.weights, work.speeds)
+    for _ in range(2 if work.devices >= SEVERAL else 0):  # begun anew, many find partners again
+        held = relieve(held, scaled, slow)
+    if work.devices <= ONE_BY_ONE:
+        held = np.pad(held, ((0, 0), (0, 2)), constant_values=len(work.weights))  # some may take more than they give
+        held = relieve(held, scaled, slow, most=1, rounds=STEPS + work.devices // 2)
     return Deal(pack_fewest(held, work.weights, work.tokens, work.max_tokens))
 
 
