@@ -20,11 +20,9 @@ from odcsim.program import sync_named
 if TYPE_CHECKING:
     from odcsim.balance.library import Plan, plan
     from odcsim.fitting.learned import LearnedCosts
-    from odcsim.neighbours import FIELD
 
 __all__ = [
     "ALL",
-    "FIELD",
     "NAMES",
     "POOL",
     "Assignment",
@@ -38,18 +36,17 @@ __all__ = [
 
 STOCK = (stock.BATCHES, stock.PADDED, stock.PACKED, stock.FILLED)  # what a trainer does where nobody balances
 IN_ROWS = (stock.PACKED.name, stock.FILLED.name)  # of which a minibatch counts rows that are packed before training
-_OURS = {balancer.name: balancer for balancer in (*BALANCERS, *STOCK)}
+_BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *STOCK)}
 [POOL] = (b.name for b in BALANCERS if b.queue)  # the one that leaves samples to a queue
 ALL = tuple(b.name for b in BALANCERS)
 NAMES = tuple(b.name for b in BALANCERS if not b.queue)  # of those whose plans leave nothing open
 
 
 def named(name: str) -> Balancer:
-    """The balancer of that name, among them the rules of other trainers."""
-    known = _OURS if name in _OURS else {b.name: b for b in (*BALANCERS, *__getattr__("FIELD"), *STOCK)}
-    if name not in known:
-        raise InputError(f"unknown balancer '{name}'", fix=nearest(name, list(known)))
-    return known[name]
+    """The balancer of that name; `neighbours.named` knows the rules of other trainers, too."""
+    if name not in _BY_NAME:
+        raise InputError(f"unknown balancer '{name}'", fix=nearest(name, list(_BY_NAME)))
+    return _BY_NAME[name]
 
 
 def balance(
@@ -112,16 +109,11 @@ def advised(sync: str) -> str:
     return next(b.name for b in BALANCERS if b.advised_for(sync_named(sync)))
 
 
-# What builds on the balancers: it loads when first used.
-_HOME = {
-    "FIELD": "odcsim.neighbours",
-    "LearnedCosts": "odcsim.fitting.learned",
-    "Plan": "odcsim.balance.library",
-    "plan": "odcsim.balance.library",
-}
+_HOME = {"LearnedCosts": "fitting.learned", "Plan": "balance.library", "plan": "balance.library"}
 
 
 def __getattr__(name: str) -> Any:
+    """What builds on the balancers loads when first used."""
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        return getattr(import_module(f"odcsim.{_HOME[name]}"), name)
     raise AttributeError(f"module 'odcsim.balance' has no attribute '{name}'")

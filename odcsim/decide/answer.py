@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from odcsim import balance
+from odcsim import balance, neighbours
 from odcsim.errors import InputError
 from odcsim.results import capacity
 from odcsim.results.summary import REFERENCE, Row
@@ -63,7 +63,7 @@ def answer(comparison: Comparison) -> Basis:
 
     def slowness(row: Row) -> tuple[float, bool]:
         """Rows as fast as others to 0.01 % make no better choice than the published balancers."""
-        return round(row.makespan_seconds / reference.makespan_seconds, 4), not balance.named(row.balancer).published
+        return round(row.makespan_seconds / reference.makespan_seconds, 4), not neighbours.named(row.balancer).published
 
     all_ours, all_theirs = _candidates(comparison)
     own = [row for row in all_theirs if row.pair in comparison.stock]
@@ -99,7 +99,7 @@ def told(comparison: Comparison, reply: Basis) -> Sequence[Row]:
     if reply.balanced is None:
         return comparison.rows
     beside = (reply.reference, reply.balanced, reply.best)
-    rivals = {balancer.name for balancer in balance.FIELD}
+    rivals = {balancer.name for balancer in neighbours.FIELD}
     return [row for row in comparison.rows if row.made or row in beside or row.balancer in rivals]
 
 

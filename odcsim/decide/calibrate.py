@@ -11,7 +11,6 @@ from functools import cached_property
 
 import numpy as np
 
-from odcsim.balance import runs_with
 from odcsim.catalog import fits
 from odcsim.decide import sharding, stock
 from odcsim.decide.evaluate import Pair, evaluate, listed
@@ -22,7 +21,9 @@ from odcsim.fitting.parts import SIGMAS, WRONG
 from odcsim.fitting.robust import MAD
 from odcsim.fitting.slope import NINETY, Slope, apart, slope
 from odcsim.fitting.steps import LoggedStep
+from odcsim.neighbours import named
 from odcsim.profile import Profile, Timing, stretched
+from odcsim.program import sync_named
 from odcsim.results.summary import REFERENCE
 from odcsim.support.numbers import counted, from_to, ratio
 from odcsim.timeline import Floats
@@ -108,7 +109,7 @@ def simulated(
     if trainer is None:
         usual = usual or REFERENCE
         way = balancer or usual[0], sync or usual[1]
-        if not runs_with(*way):
+        if not named(way[0]).suits(sync_named(way[1])):
             raise InputError(f"{way[0]} under {way[1]}", fix="its counts differ between devices: --sync on-demand")
         return Simulated(setting, way)
     every = {(one.rule.balancer, by): one for one, by in stock.chosen(setting, trainer)}

@@ -15,7 +15,7 @@ from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.decide.whole_run import WholeRun
 from odcsim.errors import InputError, unexpected
 from odcsim.executors import simulation
-from odcsim.program import SYNCS
+from odcsim.program import SYNC_TABLE
 from odcsim.question import FIELDS
 from odcsim.recipe import CHOICES
 from odcsim.results import summary
@@ -114,9 +114,10 @@ class Comparison(Glanced, Evaluation):
 def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
     """Every (balancer, sync) that can run."""
     names = [*balance.ALL]
-    names += [balancer.name for balancer in balance.FIELD] if setting is not None and setting.field else []
+    names += [balancer.name for balancer in neighbours.FIELD] if setting is not None and setting.field else []
     own = () if setting is None else neighbours.own(setting.trainer)
-    return [(name, sync) for name in names if name not in own for sync in SYNCS if balance.runs_with(name, sync)]
+    every = [neighbours.named(name) for name in names if name not in own]
+    return [(balancer.name, name) for balancer in every for name, sync in SYNC_TABLE.items() if balancer.suits(sync)]
 
 
 def _check_among(among: Sequence[Pair], setting: Setting) -> None:

@@ -7,10 +7,10 @@ it, since all rows run the same ones.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from odcsim.balance import named
 from odcsim.decide.evaluate import Pair
 from odcsim.decide.setting import Setting
 from odcsim.executors import simulation
+from odcsim.neighbours import named
 from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
 

@@ -282,7 +282,7 @@ def _used(row: Row, cost: Cost, tokens: float, squares: float) -> Row:
 def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -> ScheduleFile:
     """The plan for full sharding, where it is another."""
     balancer = plan.header.balancer
-    if setting.cost.sharded == "full" or not balance.named(balancer).weighs_transfers:
+    if setting.cost.sharded == "full" or not neighbours.named(balancer).weighs_transfers:
         return plan
     return assign(replace(setting, cost=setting.cost.by(**FULL)), balancer, minibatches)
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim import catalog
-from odcsim.balance import named
 from odcsim.balance.balancer import Assigned, Balancer, Work, assigned, heaviest_first
 from odcsim.balance.refine import scenarios
 from odcsim.catalog import fits
@@ -20,6 +19,7 @@ from odcsim.decide import setting_words
 from odcsim.decide.rivals import sooner
 from odcsim.errors import InputError
 from odcsim.flat import NOTHING, Flat
+from odcsim.neighbours import named
 from odcsim.profile import TRANSFERS, Profile
 from odcsim.question import Terms
 from odcsim.recipe import USUAL, Recipe

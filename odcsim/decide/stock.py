@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from odcsim.balance import named
 from odcsim.decide import room
 from odcsim.decide.limit import FEW
 from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.errors import InputError, misspelled
 from odcsim.executors import simulation
-from odcsim.neighbours import TRAINERS
+from odcsim.neighbours import TRAINERS, named
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED, Neighbour, Rule, lacking
 from odcsim.program import sync_named
 from odcsim.recipe import Recipe

@@ -4,6 +4,7 @@ Rules are after what each says that it does, on tokens alone, and every one held
 not all keep to by themselves. Costs are theirs, not this model's.
 """
 
+from odcsim import balance
 from odcsim.balance.balancer import Balancer
 from odcsim.neighbours import accelerate, axolotl, llama_factory, nemo_rl, slime, torchtitan, trl, verl
 
@@ -17,6 +18,12 @@ TRAINERS = {
 }  # fmt: skip
 # Their rules as balancers, to compare with: whoever asks which one to take finds his own in the table.
 FIELD = tuple(Balancer(t.name, t.deal, t.help, by_cost=False) for t in TRAINERS.values() if t.deal is not None)
+_RULES = {balancer.name: balancer for balancer in FIELD}
+
+
+def named(name: str) -> Balancer:
+    """The balancer of that name, of ours and of other trainers' rules."""
+    return _RULES[name] if name in _RULES else balance.named(name)
 
 
 def own(trainer: str | None) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ PUBLIC = {
     "odcsim": """Advice BreakEven Comparison Diagnosis Fitted InputError PlanCheck RolloutSteps Setting
         SweepRows Trace TrainerFlags advise ask break_even check compare diagnose fit flags load plan rl simulate sweep
         sweep_max_tokens write_report""",
-    "odcsim.balance": "ALL FIELD NAMES POOL Assignment LearnedCosts Plan balance plan pooled runs_with",
+    "odcsim.balance": "ALL NAMES POOL Assignment LearnedCosts Plan balance plan pooled runs_with",
     "odcsim.catalog": "Figure Source gpu gpu_figures gpu_names gpu_title model model_names model_source",
     "odcsim.plots": """NAMES agreement bandwidth convergence embed gains gantt idle lengths notebook pair parts ranks
         script slide speedups sweep worst_step""",

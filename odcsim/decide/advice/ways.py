@@ -92,7 +92,7 @@ class Site:
     def plan(self, way: Way, minibatches: int, *, exactly: bool = True) -> ScheduleFile:
         """The way's schedules. Syncs share them, and so do shardings where the balancer does not ask for transfers."""
         recipe = way.setting.cost.recipe
-        if not balance.named(way.balancer).weighs_transfers:
+        if not neighbours.named(way.balancer).weighs_transfers:
             recipe = replace(recipe, sharding="full")
         one = way.setting
         key = (recipe, way.balancer, one.limit, minibatches, exactly, one.each, one.minibatch, one.trace)

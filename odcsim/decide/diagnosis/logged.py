@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from odcsim.balance import runs_with
+from odcsim import neighbours
 from odcsim.decide import calibrate, stock
 from odcsim.decide.asking import asked, setting_of
 from odcsim.decide.calibrate import Calibration
@@ -38,6 +38,7 @@ from odcsim.errors import InputError
 from odcsim.fitting.steps import StepLog
 from odcsim.neighbours.logs import BY_HAND
 from odcsim.observed.run import RanStep, SeenRun
+from odcsim.program import sync_named
 from odcsim.results.intervals import RUN, interval
 from odcsim.support.numbers import counted
 from odcsim.timeline import Floats
@@ -161,7 +162,7 @@ def _dealt(ran: Evaluation, base: Setting) -> Iterator[TriedWay]:
 
 
 def _tried(effort: str, pair: Pair, ran: Evaluation, base: Setting) -> TriedWay:
-    assert runs_with(*pair)
+    assert neighbours.named(pair[0]).suits(sync_named(pair[1]))
     found = evaluate(base, [pair])
     return TriedWay(effort, named(found, ran), found, _gain(ran, found))
 

@@ -9,14 +9,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from odcsim import balance, catalog, recipe_file
+from odcsim import catalog, recipe_file
 from odcsim import profile as profiles
+from odcsim.balance import BALANCERS
 from odcsim.catalog import fits
 from odcsim.cluster import cluster_of, read_cluster
 from odcsim.decide import stock
 from odcsim.decide.sweeps import keys
 from odcsim.decide.sweeps.point import FILES, Point, digest, located, read
 from odcsim.errors import InputError
+from odcsim.neighbours import FIELD
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS, LENGTHS
 from odcsim.recipe import USUAL, fields_of
@@ -170,6 +172,6 @@ def _lengths(asked: Iterable[Mapping[str, Any]], where: str, folder: str) -> dic
 def _rows(content: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     """The names of balancers or syncs whose rows are kept."""
     value = content.get(key, [])
-    known = [b.name for b in (*balance.BALANCERS, *balance.FIELD)] if key == "balancer" else list(SYNCS)
+    known = [b.name for b in (*BALANCERS, *FIELD)] if key == "balancer" else list(SYNCS)
     several = Given(key, value, where).items() if isinstance(value, list) else [Given(key, value, where)]
     return tuple(dict.fromkeys(one.one_of(known) for one in several))

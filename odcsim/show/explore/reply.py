@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from odcsim import balance
+from odcsim import neighbours
 from odcsim.decide import answer, answer_words
 from odcsim.decide.answer_words import named
 from odcsim.decide.break_even import lead, network, planned
@@ -62,13 +62,13 @@ def reply(asked: Asked) -> Reply:
 def _compared(asked: Asked) -> Comparison:
     """Without what takes long and is never recommended here: a shared queue."""
     setting = asked.setting
-    quick = [p for p in pairs(setting) if not balance.named(p[0]).queue]
+    quick = [p for p in pairs(setting) if not neighbours.named(p[0]).queue]
     return compare(setting, among=quick, plan=lambda *given: _planned(asked, *given))
 
 
 def _planned(asked: Asked, setting: Setting, balancer: str, minibatches: Sequence[Drawn]) -> ScheduleFile:
     """As far as a network is nothing to the balancer, the plan that was made with another one."""
-    key = asked if balance.named(balancer).weighs_transfers else replace(asked, network=0)
+    key = asked if neighbours.named(balancer).weighs_transfers else replace(asked, network=0)
     known = _plans(replace(key.bare, room=0.0), setting.limit, len(minibatches), minibatches[0].unassigned)
     if balancer not in known:
         known[balancer] = assign(setting, balancer, minibatches)

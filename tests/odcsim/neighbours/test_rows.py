@@ -8,14 +8,15 @@ import plain_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim.balance import FIELD, NAMES, runs_with
+from odcsim.balance import NAMES
 from odcsim.balance.balancer import Work, assigned
 from odcsim.decide import stock
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, pairs
-from odcsim.neighbours import TRAINERS, nemo_rl, torchtitan, trl, verl
+from odcsim.neighbours import FIELD, TRAINERS, nemo_rl, torchtitan, trl, verl
 from odcsim.neighbours.axolotl import MOST
 from odcsim.neighbours.rows import best_fit, first_fit, in_order, knapsacks
+from odcsim.program import SYNC_TABLE
 from odcsim.trace import Trace
 
 LIMIT = 12  # of lengths that often fit exactly
@@ -78,6 +79,6 @@ def test_they_are_rows_where_somebody_asks():
     setting = ask("azure-chat", "qwen2.5-1.5b", gpu="h100", devices=2, minibatch=4, minibatches=2, max_tokens=16384)
     more = set(pairs(replace(setting, field=True))) - set(pairs(setting))
     assert more == {(b.name, sync) for b in FIELD for sync in ("collective", "deferred", "on-demand")}
-    assert all(runs_with(b.name, "collective") for b in FIELD)
+    assert all(b.suits(SYNC_TABLE["collective"]) for b in FIELD)
     assert not {b.name for b in FIELD} & set(NAMES)
     assert more <= {row.pair for row in compare(replace(setting, field=True)).rows}
