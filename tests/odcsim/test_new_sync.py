@@ -15,12 +15,11 @@ SYNC = "late-push"
 ROW = '    "on-demand": Sync(False, GATHER, PUSH, True, True),\n'
 ADDED = f'{ROW}    "{SYNC}": Sync(False, GATHER, PUSH, False, True),\n'
 BALANCER = "late-robust"
-LAST = "    pool.BALANCER,\n)\n"
-DEALS = f"""    pool.BALANCER,
-    Balancer("{BALANCER}", lb_robust.lb_robust, "even totals, pushed at the end", free_counts=True,
+LAST = "             weighs_transfers=True, queue=True),\n)"
+DEALS = f"""             weighs_transfers=True, queue=True),
+    Balancer("{BALANCER}", lb_robust, "even totals, pushed at the end", free_counts=True,
              stands_for=lambda sync: sync.uneven and not sync.push_every_microbatch),
-)
-"""
+)"""
 MEET, APART = {"collective", "deferred"}, {"on-demand", SYNC}
 TRACE, MODEL = "lognormal:median=1000,sigma=1,max=8000", "qwen3-4b"
 ASKED = {"gpu": "l40s", "devices": 8, "minibatch": 8, "minibatches": 4, "max_tokens": 8192}
@@ -41,7 +40,7 @@ class Copy(House):
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
     found = Copy(tmp_path_factory.mktemp("house"))
-    for name, before, after in (("program", ROW, ADDED), ("balance/__init__", LAST, DEALS)):
+    for name, before, after in (("program", ROW, ADDED), ("balance/rules", LAST, DEALS)):
         file = found.folder / f"odcsim/{name}.py"
         text = file.read_text(encoding="utf-8")
         assert text.count(before) == 1
