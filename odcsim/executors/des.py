@@ -28,7 +28,11 @@ class Queue:
     """The shared queue of a minibatch, whose entries become the microbatches that devices run after their own."""
 
     planned: Ints  # microbatches of each device before it takes any
-    seconds: Floats  # of an entry on a device [entry, row, device]; rows as those of the program's first microbatch
+    seconds: Floats  # [row, entry, kind of device]; rows as those of the program's first microbatch
+    kinds: Ints  # of each device
+
+    def __len__(self) -> int:
+        return int(self.seconds.shape[1])
 
 
 def run(
@@ -130,7 +134,7 @@ class _Run:
             if counter is not None and step.kind == "overhead" and counter.serves(device, step.microbatch):
                 entry = yield counter.ask(device)
                 if entry is not None:
-                    self._fill(device, i, counter.queue.seconds[entry, :, device])
+                    self._fill(device, i, counter.queue.seconds[:, entry, counter.queue.kinds[device]])
             if took := seconds[i]:
                 link = self._link(device, step)
                 if self.speeds and step.lane == COMPUTE and not step.meets:
@@ -172,7 +176,7 @@ class _Counter:
     asking: list[tuple[int, simpy.Event]] = field(default_factory=list)
 
     def serves(self, device: int, microbatch: int) -> bool:
-        return microbatch >= self.queue.planned[device] and len(self.takers) < len(self.queue.seconds)
+        return microbatch >= self.queue.planned[device] and len(self.takers) < len(self.queue)
 
     def ask(self, device: int) -> simpy.Event:
         """An event that brings the number of an entry, or None where others were quicker."""
@@ -185,7 +189,7 @@ class _Counter:
     def _answer(self, _: simpy.Event) -> None:
         device, event = heappop(self.asking)
         entry = len(self.takers)
-        if entry < len(self.queue.seconds):
+        if entry < len(self.queue):
             self.takers.append(device)
             event.succeed(entry)
         else:

@@ -6,7 +6,7 @@ give the same last bit where both know it, so nobody has to choose.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -219,9 +219,8 @@ def _run(group: _Group) -> Block:
     if group.queued:
         entries = _entries(group)
         edges = np.cumsum([0, *entries.counts])
-        for b, planned in enumerate(group.load.counts):
-            seconds = entries.seconds[:, edges[b] : edges[b + 1], entries.kinds]
-            queues.append(des.Queue(planned, seconds.swapaxes(0, 1)))
+        for planned, (first, last) in zip(group.load.counts, pairwise(edges), strict=True):
+            queues.append(des.Queue(planned, entries.seconds[:, first:last], entries.kinds))
         # Room for a device that takes twice its share. How long a program they need shows when they have run.
         most = program.microbatches + 2 + 2 * max(entries.counts) // group.cost.workers
         program = group.cost.program(most)

@@ -30,7 +30,7 @@ class Queued:
         """By the discrete-event executor, on a program that is long enough whoever takes what."""
         steps = self.program(int(self.planned.max()) + len(self.entries))
         rngs = [] if seed is None else [np.random.default_rng(seed)]
-        queue = [des.Queue(self.planned, self.entries)]
+        queue = [des.Queue(self.planned, self.entries.swapaxes(0, 1), np.arange(len(self.planned)))]
         asked, had, [takers] = des.run_shared(steps, self.padded(steps), queue, cluster, rngs)
         return steps, asked, had, takers
 

@@ -13,7 +13,7 @@ from odcsim import profile
 from odcsim.cost import Cost
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
-from odcsim.executors import simulation
+from odcsim.executors import des, simulation
 from odcsim.executors.simulation import makespans, simulate, usage, usages
 from odcsim.results import metrics
 from odcsim.results.metrics import Usage
@@ -176,6 +176,18 @@ def test_one_device_may_take_the_whole_queue(setting):
     assert found.realised([1, 0, 1]) == Schedule.of((5, 6, 7, 8, 9), (((0,), (3,)), ((1, 2), (4,))))
     with pytest.raises(ValueError, match="shorter"):
         found.realised([1, 0])
+
+
+def test_events_hold_an_entry_once_for_all_devices_that_are_alike(setting, monkeypatch):
+    """A group has thousands of entries: in rows for each device they would fill gigabytes."""
+    found = [Schedule.of((9, 8, 7, 6), (((0,),), (), (), ()), queue=((1,), (2,), (3,)))] * 5
+    queues, run_shared = [], des.run_shared
+    monkeypatch.setattr(des, "run_shared", lambda *of: queues.extend(of[2]) or run_shared(*of))
+    cost = on(setting, jitter=0.1, slow=((1, 1.3),)).by(sync="on-demand")
+    makespans(found, cost)
+    each = (len(cost.program(1).durations), 3, 2)  # two kinds of devices
+    assert [queue.seconds.shape for queue in queues] == [each] * 5
+    assert np.shares_memory(queues[0].seconds.base, queues[-1].seconds.base)
 
 
 @settings(max_examples=30)
