@@ -19,7 +19,8 @@ from odcsim.timeline import About, Floats, Timeline
 
 NAMED = 3  # worst minibatches that are named
 SHORTEST = 5e-3  # seconds of an emulated minibatch below which a wait's own error is what one would measure
-KINDS = ("embed", "forward", "head", "backward", "overhead", "gather", "push", "optimizer", "publish", "meeting")
+MOVED = ("gather", "bring", "push", "sum")  # by hierarchical transfers into a node, and summed over nodes, too
+KINDS = ("embed", "forward", "head", "backward", "overhead", *MOVED, "optimizer", "publish", "meeting")
 SAME = "predict and run the same schedule file"
 FIXES = {"digest": SAME, "devices": SAME, "nodes": "predict and run with the same --devices-per-node"}
 

@@ -66,6 +66,19 @@ def test_a_prediction_of_itself_has_no_errors_and_kinds_leave_waiting_out(settin
     assert seconds["gather"] == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize(
+    ("sync", "how"), [("on-demand", {"far": "hierarchical"}), ("collective", {"exchange": "layers"})]
+)
+def test_seconds_of_every_recipe_have_a_kind(setting, sync, how):
+    """What brings units into a node and what sums between nodes, too."""
+    cluster = replace(setting.cost.cluster, devices_per_node=2, nics_per_node=2)
+    cost = replace(setting.cost, cluster=cluster).by(sync=sync, sharding="hybrid", **how)
+    line = simulate(plan(setting, "lb-micro"), cost)
+    moved = {what.split()[0] for block in line.blocks for what, _ in block.program.durations}
+    assert moved <= set(KINDS)
+    assert {kind.kind for kind in validate(line, [line]).kinds} <= moved
+
+
 @settings(max_examples=20)
 @given(st.floats(0.2, 5))
 def test_stretched_seconds_are_off_by_the_factor_and_idle_is_not_off(timeline, factor):
