@@ -30,7 +30,7 @@ LONGEST = 2**31 - 1  # tokens of a sample
 ANEW = "write it anew with 'odcsim balance'"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schedule:
     """One minibatch: what devices run, and what waits for whoever is free.
 
@@ -40,8 +40,8 @@ class Schedule:
     """
 
     lengths: tuple[int, ...]
-    flat: Flat = field(repr=False)  # of the devices
-    waiting: Flat = field(default=NOTHING, repr=False)  # of the queue: microbatches of one device that stands for any
+    flat: Flat  # of the devices
+    waiting: Flat = NOTHING  # of the queue: microbatches of one device that stands for any
     samples: tuple[int, ...] = ()  # the samples' ids in the trace, where known
     loss: tuple[int, ...] = ()  # tokens of each sample that carry loss, where known
 
@@ -56,6 +56,9 @@ class Schedule:
     ) -> "Schedule":
         """Of microbatches in lists."""
         return cls(tuple(lengths), flattened(devices), flattened((queue,)), samples, loss)
+
+    def __repr__(self) -> str:
+        return f"Schedule.of({', '.join(f'{name}={value}' for name, value in self.as_json().items())})"
 
     def dealt(self, flat: Flat, waiting: Flat = NOTHING) -> "Schedule":
         """The same samples, dealt otherwise."""

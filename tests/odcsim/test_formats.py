@@ -138,6 +138,7 @@ def test_a_schedule_comes_back(file, folder):
     sealed = schedule.write(file, path)
     assert schedule.read(path) == sealed == schedule.write(sealed, path)
     assert (sealed.schedules, replace(sealed.header, digest="")) == (file.schedules, file.header)
+    assert all(eval(repr(one)) == one for one in file.schedules)  # it says who runs what, and what waits
 
 
 @pytest.mark.parametrize("balancer", ["lb-mini", "pool"])
