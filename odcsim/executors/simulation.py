@@ -16,7 +16,7 @@ from odcsim.executors import analytic, taking
 from odcsim.program import Program, check_counts
 from odcsim.results import metrics
 from odcsim.schedule import Schedule, ScheduleFile
-from odcsim.support.checked import expect
+from odcsim.support.checked import expect, shown
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
 GROUP = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache
@@ -25,7 +25,8 @@ GROUP = 8192  # minibatches x devices at once where only their usage is wanted: 
 def simulate(file: ScheduleFile, cost: Cost, *, seed: int = 0) -> Timeline:
     """Every span of every minibatch."""
     expect(file, ScheduleFile, "schedules", "odcsim.plan")
-    expect(cost, Cost, "cost", "odcsim.ask")
+    if not isinstance(cost, Cost):
+        raise InputError(f"no cost: {shown(cost)}", fix="give question.cost, of a question as odcsim.ask makes it")
     header = file.header
     about = About(
         executor="des" if cost.cluster.eventful else "analytic",
