@@ -22,10 +22,6 @@ class InputError(Exception):
         line = f"{where}: {problem}" if where else problem
         super().__init__(f"{line}; {fix}" if fix else line)
 
-    def in_python(self) -> "InputError":
-        """The same, with the names of arguments in the place of flags."""
-        return InputError(in_python(self.problem), where=self.where, fix=in_python(self.fix))
-
 
 def in_python(text: str) -> str:
     """`--max-tokens 4,096` is max_tokens=4096 in Python, and `--devices` is devices."""
@@ -47,7 +43,7 @@ def offered(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **words)
         except InputError as error:
-            raise error.in_python() from None
+            raise InputError(in_python(error.problem), where=error.where, fix=in_python(error.fix)) from None
 
     called.__module__ = "odcsim"  # where pickle finds it
     return called
