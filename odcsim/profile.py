@@ -5,7 +5,7 @@ A profile is one small JSON file. It knows layers and microbatches, not schedule
 
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,9 +142,8 @@ class Profile:
     kept: Passes = Passes()  # the same layer without recompute, where that was measured beside the rest
     factor: float = 0.0  # times what estimates say, where the seconds are no more than that
     fewest: int = 0  # tokens of the emptiest microbatch that the numbers were made from; 0: no limit known
-    below: ProfileBelow = (
-        ProfileBelow()
-    )  # seconds of microbatches of half of those or less; between the two one becomes the other
+    # Seconds of microbatches of half of those or less; between the two one becomes the other.
+    below: ProfileBelow = ProfileBelow()
     run: ProfileRun = ProfileRun()
     kinds: tuple[str, ...] = ()  # how the figures are known that estimates were made from: fitted, assumed and others
     recipe: tuple[str, ...] = ()  # what of a recipe is in these seconds and not as usual, in words: "lora 16"
@@ -180,32 +179,17 @@ class Profile:
         counts = [t.devices for t in self.timings]
         return not counts or min(counts) <= devices <= max(counts)
 
+    def stretched(self, factor: float) -> "Profile":
+        """With so many times the seconds of compute; what moves bytes stays as it is."""
 
-def stretched(profile: Profile, factor: float) -> Profile:
-    """The profile with so many times the seconds of compute; what moves bytes stays as it is."""
+        def longer(of: "Profile | ProfileBelow") -> dict[str, Any]:
+            fits = {name: getattr(of, name) for name in ("forward", "backward", "head", "embed")}
+            times = {name: Polynomial(*(factor * value for value in astuple(fit))) for name, fit in fits.items()}
+            return {**times, "microbatch": factor * of.microbatch}
 
-    def longer(fit: Polynomial) -> Polynomial:
-        return Polynomial(*(factor * value for value in astuple(fit)))
-
-    below = profile.below
-    return replace(
-        profile,
-        forward=longer(profile.forward),
-        backward=longer(profile.backward),
-        head=longer(profile.head),
-        embed=longer(profile.embed),
-        below=replace(
-            below,
-            forward=longer(below.forward),
-            backward=longer(below.backward),
-            head=longer(below.head),
-            embed=longer(below.embed),
-            microbatch=factor * below.microbatch,
-        ),
-        microbatch=factor * profile.microbatch,
-        overhead=factor * profile.overhead,
-        factor=factor * profile.factor,
-    )
+        below = replace(self.below, **longer(self.below))
+        overhead, times = factor * self.overhead, factor * self.factor
+        return replace(self, below=below, overhead=overhead, factor=times, **longer(self))
 
 
 def write(profile: Profile, path: Path | str) -> None:

@@ -61,7 +61,7 @@ def _made(
 def _emulated(job: Job, schedule: Schedule, rank: int, number: int | None) -> tuple[list[Seconds], list[Seconds]]:
     """Return emulated seconds by the cost model, for the rank's own microbatches and for the queue's entries."""
     luck = [] if number is None else job.cost.luck([schedule], [number], job.seed)
-    own, queue = (job.cost.load([schedule], luck, queues=queues) for queues in (False, True))
+    own, queue = (Load.of(job.cost.model, [schedule], luck, queues=queues) for queues in (False, True))
     return _rows(job, own, rank, len(schedule.devices[rank])), _rows(job, queue, rank, len(schedule.queue))
 
 

@@ -16,7 +16,7 @@ from odcsim.catalog.rates import rates
 from odcsim.cluster import GPU
 from odcsim.errors import InputError
 from odcsim.model import Model
-from odcsim.profile import Profile, ProfileBelow, stretched
+from odcsim.profile import Profile, ProfileBelow
 from odcsim.recipe import CHOICES, USUAL, Recipe, flag
 
 
@@ -98,7 +98,7 @@ def _recompute(profile: Profile) -> str:
 
 def _estimated_anew(profile: Profile, model: Model, gpu: GPU, devices: int, recipe: Recipe) -> Profile:
     """The factor of a run of another model or recompute, on what estimates say of this one."""
-    found = stretched(estimate(model, gpu, devices, recipe), profile.factor)
+    found = estimate(model, gpu, devices, recipe).stretched(profile.factor)
     told = f"the factor measured for {profile.model} with recompute {_recompute(profile)}"
     origin = f"{told}, taken for this with recompute {recipe.recompute}; {profile.origin}"
     low, high = (1 / WIDER, WIDER) if profile.model == model.name else (found.low, found.high)

@@ -22,7 +22,7 @@ from odcsim.fitting.robust import MAD
 from odcsim.fitting.slope import NINETY, Slope, apart, slope
 from odcsim.fitting.steps import LoggedStep
 from odcsim.neighbours import named
-from odcsim.profile import Profile, Timing, stretched
+from odcsim.profile import Profile, Timing
 from odcsim.program import sync_named
 from odcsim.results.summary import REFERENCE
 from odcsim.support.numbers import counted, from_to, ratio
@@ -67,7 +67,8 @@ class Simulated:
 
     def with_compute(self, factor: float) -> Floats:
         """Seconds of each step where compute takes so many times as long."""
-        at = replace(self.setting, cost=self.setting.cost.stretched(factor))
+        cost = self.setting.cost
+        at = replace(self.setting, cost=replace(cost, profile=cost.profile.stretched(factor)))
         return evaluate(at, [self.way]).usage(*self.way).makespan
 
     def is_alike(self, tokens: float) -> bool:
@@ -158,7 +159,7 @@ class Calibration:
         known = {t.kind for t in before.timings}
         timings = (Timing(kind, devices, seconds) for kind, seconds in fixed.items() if kind not in known)
         return replace(
-            stretched(before, self.factor),
+            before.stretched(self.factor),
             fidelity="scaled",
             origin=f"{self.origin(name)}; {self.factor:.3g} times the compute of: {before.origin}",
             notes="One factor scales all compute: its split over tokens and squares of lengths is unchanged.",

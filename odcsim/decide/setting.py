@@ -215,8 +215,7 @@ def _known(setting: Setting, balancer: Balancer) -> dict[str, Any]:
     cost, known = setting.cost, dict[str, Any](each=setting.each)
     if balancer.weighs_transfers:
         alone = balancer.free_counts  # none but on-demand can run it; else the syncs that meet are what it is for
-        known["constant"] = cost.microbatch_seconds(one_sided=alone)
-        known["seconds"] = cost.microbatch_times(one_sided=alone)
+        known["constant"], known["seconds"] = cost.microbatch_times(one_sided=alone)
     return known
 
 

@@ -70,7 +70,7 @@ def stretched(schedules: Sequence[Schedule], cost: Cost, factors: Sequence[float
 
     Luck, jitter and swings of a minibatch are the same under every factor.
     """
-    items = _items([(schedules, cost.stretched(factor)) for factor in factors])
+    items = _items([(schedules, replace(cost, profile=cost.profile.stretched(factor))) for factor in factors])
     return _makespans(items, seed).reshape(len(factors), len(schedules))
 
 
@@ -174,7 +174,7 @@ def _alike(items: Sequence[_Item], size: int | None) -> Iterator[list[_Item]]:
 def _group(items: Sequence[_Item], seed: int) -> _Group:
     cost, schedules = items[0].cost, [item.schedule for item in items]
     luck = cost.luck(schedules, [item.number for item in items], seed)
-    load = cost.load(schedules, luck)
+    load = Load.of(cost.model, schedules, luck)
     program = cost.program(len(load.tokens))
     return _Group(items, seed, program, load, _durations(program, load, [item.cost for item in items]), luck)
 
@@ -193,7 +193,7 @@ def _durations(program: Program, load: Load, costs: Sequence[Cost], among: Seque
 def _entries(group: _Group) -> taking.Queues:
     """The entries of the queues, and their seconds as microbatches of any device."""
     cost, entry = group.cost, group.cost.program(1)
-    load = cost.load([item.schedule for item in group.items], group.luck, queues=True)
+    load = Load.of(cost.model, [item.schedule for item in group.items], group.luck, queues=True)
     counts = load.counts[:, 0]
     there = np.arange(len(load.tokens)) < counts[:, None]
     tokens, squares, samples = (of[:, :, 0].T[there][None, :, None] for of in (load.tokens, load.squares, load.samples))

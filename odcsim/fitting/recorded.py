@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Cost, Load, load
+from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Cost, Load
 from odcsim.errors import InputError
 from odcsim.fitting.measurements import KEPT, Compute, Constant, Transfer
 from odcsim.model import Model
@@ -51,11 +51,11 @@ def rows(
         chosen = block.ran(schedules)
         if computing:
             names = BOTH_WAYS if recipe.recomputes else WITHOUT
-            compute += _compute(block, load(model, chosen), chosen, names)
+            compute += _compute(block, Load.of(model, chosen), chosen, names)
         transfers += _transfers(block, model, DTYPES.get(dtype, GATHER_BYTES), computing)
         late = delays(block)
         if emulated is not None:
-            late |= _beyond(block, late, emulated.durations(block.program, emulated.load(chosen)))
+            late |= _beyond(block, late, emulated.durations(block.program, Load.of(model, chosen)))
         constants += _constants(block, late)
     return Rows(tuple(compute), tuple(transfers), tuple(constants))
 

@@ -7,6 +7,7 @@ import pytest
 
 from odc_engine.job import job_of
 from odcsim import timeline
+from odcsim.cost import Load
 from odcsim.schedule import Header, Schedule, ScheduleFile
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit(22), pytest.mark.usefixtures("transfers")]
@@ -75,7 +76,8 @@ def test_emulated_compute(on, tmp_path, sync):
     job = job_of(file, sync=sync, emulate=True, gpu="a100", **on)
     assert run(file, job, str(tmp_path / "run.npz"), quiet=True) == 0
     [block] = timeline.read(tmp_path / "run.npz").blocks
-    seconds, spans = job.cost.durations(block.program, job.cost.load(list(file.schedules))), block.had - block.asked
+    load, spans = Load.of(job.cost.model, file.schedules), block.had - block.asked
+    seconds = job.cost.durations(block.program, load)
     assert np.isfinite(spans).all()
     assert (spans >= 0).all()
     for i, step in enumerate(block.program.steps):

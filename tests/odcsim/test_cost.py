@@ -14,7 +14,7 @@ from odcsim.catalog.estimates import own
 from odcsim.catalog.fits import estimate
 from odcsim.catalog.rates import rates
 from odcsim.cluster import Cluster, cluster_of
-from odcsim.cost import Cost
+from odcsim.cost import Cost, Load
 from odcsim.executors.simulation import fidelity, usage
 from odcsim.profile import SHARDED, TIMINGS, Polynomial, Profile, Timing
 from odcsim.profile import TRANSFERS as OF_OTHERS
@@ -42,7 +42,7 @@ def cost(devices: int, profile: Profile | None = None, model: str = SMALL, **cha
 def table(how: Cost, found: list[Schedule], sync: str = "on-demand") -> tuple:
     """The program that fits these schedules, and its durations."""
     steps = program(how.model.layers, max(max(s.microbatches) for s in found), sync)
-    return steps, how.durations(steps, how.load(found))
+    return steps, how.durations(steps, Load.of(how.model, found))
 
 
 def rows(how: Cost, found: Schedule, sync: str = "on-demand") -> dict[str, float]:
@@ -87,7 +87,7 @@ def test_a_load_is_what_each_microbatch_holds(queues, found, lucky):
     """Of several minibatches at once as of each sample by hand, and with luck."""
     how = cost(3)
     luck = [np.linspace(0.5, 1.5, len(s.lengths)) for s in found] if lucky else []
-    load = how.load(found, luck, queues=queues)
+    load = Load.of(how.model, found, luck, queues=queues)
     for b, schedule in enumerate(found):
         factor = luck[b] if lucky else np.ones(len(schedule.lengths))
         squares = how.model.squares(schedule.lengths)
@@ -104,7 +104,7 @@ def test_a_device_takes_no_time_for_microbatches_it_has_not(found, profile, sync
     how = cost(3, profile, devices_per_node=2)
     steps, seconds = table(how, found, sync)
     counts = np.array([s.microbatches for s in found])
-    assert np.array_equal(how.load(found).counts, counts)
+    assert np.array_equal(Load.of(how.model, found).counts, counts)
     for row, (what, m) in enumerate(steps.durations):
         assert (seconds[row][m >= counts] == 0).all()
         if what in TRANSFERS or (what == "overhead" and profile.overhead):

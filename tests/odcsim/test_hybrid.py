@@ -15,7 +15,7 @@ from odcsim.catalog import fits
 from odcsim.catalog.estimates import memory
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import Cluster, cluster_of
-from odcsim.cost import Cost
+from odcsim.cost import Cost, Load
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
@@ -54,7 +54,7 @@ def even(length: int, devices: int, microbatches: int = 1) -> Schedule:
 def rows(how: Cost, sync: str, found: Schedule) -> dict[str, float]:
     """Seconds of each kind of step on device 0."""
     steps = program(how.model.layers, max(found.microbatches), sync, sharding=how.sharded)
-    seconds = how.durations(steps, how.load([found]))
+    seconds = how.durations(steps, Load.of(how.model, [found]))
     return {what: seconds[i, 0, 0] for i, (what, _) in enumerate(steps.durations)}
 
 
@@ -93,7 +93,7 @@ def test_hybrid_never_moves_more_bytes_between_nodes_than_full(name, sync, micro
     for sharding in ("hybrid", "full"):
         how = Cost(model, estimate(model, A100, cluster.gpus), cluster, Recipe(sharding=sharding))
         steps = program(model.layers, microbatches, sync, prefetch, sharding)
-        seconds = how.durations(steps, how.load([even(10, cluster.gpus, microbatches)]))[:, 0, 0]
+        seconds = how.durations(steps, Load.of(how.model, [even(10, cluster.gpus, microbatches)]))[:, 0, 0]
         moved.append(sum(seconds[s.duration] for s in steps.steps if steps.leaves_node(s)))
     assert moved[0] <= moved[1]
     # Every parameter once in bf16 and its gradient once in fp32, for the part that other nodes have.

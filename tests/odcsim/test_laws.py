@@ -12,7 +12,7 @@ import pytest
 
 from odcsim import catalog
 from odcsim.catalog import fits
-from odcsim.cost import Cost
+from odcsim.cost import Cost, Load
 from odcsim.decide.evaluate import costed
 from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
@@ -98,7 +98,7 @@ def test_idle_is_a_fraction_and_its_parts_and_compute_are_all_device_time(questi
     """And intervals hold the point."""
     for asked in questions:
         cost, schedule = asked.cost(), Schedule.of(asked.lengths, asked.plan)
-        used, load = asked.used(cost=cost), cost.load([schedule])
+        used, load = asked.used(cost=cost), Load.of(cost.model, [schedule])
         program = cost.program(len(load.tokens))
         seconds = cost.durations(program, load)
         computed = sum(seconds[step.duration].sum() for step in program.steps if step.kind == "compute")
@@ -234,7 +234,7 @@ def test_a_fit_passes_into_the_catalogue_below_what_it_was_made_from(name, gpu, 
 
 def seconds(cost: Cost, tokens: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """Compute of microbatches that hold so much, one in each minibatch of one device."""
-    blank = cost.load([Schedule.of((1,), (((0,),),))])
+    blank = Load.of(cost.model, [Schedule.of((1,), (((0,),),))])
     shape = (1, len(tokens), 1)
     holds = (of.astype(float).reshape(shape) for of in (tokens, squares, np.ones(len(tokens))))
     load = replace(blank, **dict(zip(("tokens", "squares", "samples"), holds, strict=True)))

@@ -147,6 +147,7 @@ def test_a_plan_for_it_is_simulated_and_checked_as_it_is_compared(house, compare
     found = house.told(f"""
 import sys; sys.path.append({HELPERS!r})
 import executed
+from odcsim.cost import Load
 from odcsim.errors import InputError
 from odcsim.executors.simulation import usage
 setting = odcsim.ask(trace, model, **asked)
@@ -164,7 +165,7 @@ def refused(sync):
 checks = {{str(sync): odcsim.check(plan, sync=sync) for sync in (None, "late-push", "collective")}}
 shared = odcsim.check(queued, sync="late-push")
 uneven = next(one for one in plan.schedules if one.uneven)
-load, program = late.load([uneven]), late.program(max(uneven.microbatches))
+load, program = Load.of(late.model, [uneven]), late.program(max(uneven.microbatches))
 rows = zip(program.durations, late.durations(program, load), strict=True)
 said(spans=[scan, events], refused=[refused(sync) for sync in ("late-push", "on-demand")],
      checks={{name: [one.sync, one.ok, [f.kind for f in one.findings if f.severity == "error"]]

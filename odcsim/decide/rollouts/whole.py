@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.cost import Cost
+from odcsim.cost import Cost, Load
 from odcsim.decide import room
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.evaluate import costed
@@ -147,7 +147,7 @@ def forward(cost: Cost, schedules: Sequence[Schedule], updates: int) -> NDArray[
 
 def _seconds(cost: Cost, schedule: Schedule) -> NDArray[np.float64]:
     """Of each microbatch of each device; a layer takes as long as its gather where that is longer."""
-    load, fixed, p = cost.load([schedule]), cost.transfers(cost.recipe.one_sided), cost.profile
+    load, fixed, p = Load.of(cost.model, [schedule]), cost.transfers(cost.recipe.one_sided), cost.profile
     # A microbatch's constant is that of its training.
     bare = replace(p, microbatch=0.0, below=replace(p.below, microbatch=0.0))
     compute, count = replace(cost, profile=bare).compute(load), len(load.tokens)

@@ -225,7 +225,7 @@ MEASURED = replace(GUESS, hardware="8 x NVIDIA H200", dtype="bfloat16", longest=
 def test_a_profile_says_how_much_slower_it_is_or_that_nothing_can_be_said():
     """The factor, whether the catalogue's own interval holds it, and another dtype."""
     for factor in (0.5, 1.0, 1.3):
-        found = line(profiles.stretched(MEASURED, factor), QWEN, "cuda")
+        found = line(MEASURED.stretched(factor), QWEN, "cuda")
         assert f"{factor:.2f} times" in found
         assert ("inside" in found) == (GUESS.low <= factor <= GUESS.high)
         assert "float32" not in found

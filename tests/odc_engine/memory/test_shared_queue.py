@@ -22,6 +22,7 @@ from odc_engine.errors import EngineError
 from odc_engine.runs import run
 from odc_engine.runs.verify import BOUND, reference_gradients, relative_errors
 from odcsim import profile, schedule, timeline
+from odcsim.cost import Load
 from odcsim.errors import InputError
 from odcsim.flat import flattened
 from odcsim.program import program
@@ -123,7 +124,7 @@ def test_who_is_late_takes_less_and_a_device_may_get_nothing(pools, backend):
     computes = [i for i, step in enumerate(block.program.steps) if step.kind == "compute"]
     took = block.had[computes] - block.asked[computes]
     ran = block.ran(job.schedules)
-    promised = job.cost.durations(block.program, job.cost.load(ran))
+    promised = job.cost.durations(block.program, Load.of(job.cost.model, ran))
     rows = [block.program.steps[i].duration for i in computes]
     assert (took >= promised[rows] - 1e-6).all()
 
@@ -135,7 +136,7 @@ def test_emulated_seconds_are_those_of_the_realised_schedule(drawn_schedule, num
     takers = [random.randrange(3) for _ in drawn_schedule.queue]
     ran = drawn_schedule.realised(takers)
     steps = program(job.cost.model.layers, max(ran.microbatches), "on-demand")
-    table = job.cost.durations(steps, job.cost.load([ran], job.cost.luck([ran], [number], job.seed)))
+    table = job.cost.durations(steps, Load.of(job.cost.model, [ran], job.cost.luck([ran], [number], job.seed)))
     for rank in range(3):
         take = partial(next, iter([entry for entry, taker in enumerate(takers) if taker == rank]), len(takers))
         share = workload_of(job, drawn_schedule, rank, take, number, torch.device("cpu"))

@@ -15,6 +15,7 @@ from odc_engine.fsdp.before_213 import SETTER
 from odc_engine.runs import run, start
 from odc_engine.runs.run import assembled
 from odcsim import timeline
+from odcsim.cost import Load
 from odcsim.errors import InputError
 from odcsim.timeline import Block
 
@@ -85,7 +86,8 @@ def test_emulated_steps_are_in_order_every_push_is_made_and_compute_takes_what_t
     found, job = emulated
     for block in found.blocks:
         check_order(block)
-        table = job.cost.durations(block.program, job.cost.load([job.schedules[n] for n in block.minibatches]))
+        load = Load.of(job.cost.model, [job.schedules[n] for n in block.minibatches])
+        table = job.cost.durations(block.program, load)
         assert {"push", "compute"} <= {step.kind for step in block.program.steps}
         for i, step in enumerate(block.program.steps):
             took, present = block.had[i] - block.asked[i], block.present(i)

@@ -13,7 +13,7 @@ from odcsim.cluster import Cluster
 from odcsim.decide import answer, examples
 from odcsim.decide.comparison import pairs
 from odcsim.decide.evaluate import least_trusted
-from odcsim.profile import Polynomial, Timing, stretched
+from odcsim.profile import Polynomial, Timing
 from odcsim.program import SYNCS
 from odcsim.recipe import Recipe
 from odcsim.results import metrics, summary
@@ -182,6 +182,6 @@ def test_measured_seconds_have_none_and_stretched_ones_are_of_compute_alone(sett
     sure = compare(replace(setting, minibatches=1, cost=certain))
     assert sure.ends is None
     assert all(row.certain for row in sure.rows)
-    longer = stretched(replace(profile, forward=Polynomial(1, 2, 3, 4, 5), optimizer=7.0), 2.0)
+    longer = replace(profile, forward=Polynomial(1, 2, 3, 4, 5), optimizer=7.0).stretched(2.0)
     assert longer.forward == Polynomial(2, 4, 6, 8, 10)
     assert (longer.optimizer, longer.timings, longer.overhead) == (7.0, profile.timings, 2 * profile.overhead)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import PREFETCHES, SYNCS, schedules
 
-from odcsim import profile
 from odcsim.cost import Cost
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
@@ -74,7 +73,7 @@ def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, jitter):
     factors = (0.7, 1.0, 1.4)
     for some in found[1:3]:
         for factor, spans in zip(factors, simulation.stretched(some, cost, factors, seed=3), strict=True):
-            longer = replace(cost, profile=profile.stretched(cost.profile, factor))
+            longer = replace(cost, profile=cost.profile.stretched(factor))
             assert np.array_equal(spans, makespans(some, longer, seed=3))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from odcsim import catalog
 from odcsim.cli import main
 from odcsim.cluster import cluster_of
-from odcsim.cost import Cost
+from odcsim.cost import Cost, Load
 from odcsim.errors import InputError
 from odcsim.fitting.logs import Log, fit_log, read_log
 from odcsim.fitting.steps import LoggedStep, read_steps
@@ -236,7 +236,7 @@ def test_the_profile_gives_the_seconds_back(name):
     how = Cost(model, fit_log(log, model, "a100").profile, cluster_of(catalog.gpu("a100"), 1))
     steps = program(model.layers, 1, "collective")
     for lengths, seconds in list(zip(log.lengths, log.seconds, strict=True))[:10]:
-        table = how.durations(steps, how.load([Schedule.of(lengths, ((tuple(range(len(lengths))),),))]))
+        table = how.durations(steps, Load.of(how.model, [Schedule.of(lengths, ((tuple(range(len(lengths))),),))]))
         spent = sum(table[s.duration] for s in steps.steps if s.kind in ("compute", "overhead"))
         assert float(spent.item()) == pytest.approx(seconds, rel=1e-6)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import cases, one_node
 
 from odcsim import catalog
-from odcsim.cost import Cost
+from odcsim.cost import Cost, Load
 from odcsim.errors import InputError
 from odcsim.executors import analytic, des
 from odcsim.executors.simulation import simulate
@@ -86,7 +86,7 @@ def durations(profile: Profile, sync: str, file: ScheduleFile) -> np.ndarray:
     cost = Cost(TINY, profile, one_node(file.header.devices))
     programs = [program(TINY.layers, max(s.microbatches), sync) for s in file.schedules]
     every = zip(programs, file.schedules, strict=True)
-    return np.concatenate([cost.durations(steps, cost.load([s])).ravel() for steps, s in every])
+    return np.concatenate([cost.durations(steps, Load.of(cost.model, [s])).ravel() for steps, s in every])
 
 
 OWN = {"collective": {*MEETING}, "on-demand": {*ONE_SIDED, "meeting", "publish"}}

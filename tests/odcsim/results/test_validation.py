@@ -12,6 +12,7 @@ from scripts import ROOT
 
 from odcsim import plots
 from odcsim.cluster import Cluster
+from odcsim.cost import Load
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors.simulation import simulate
@@ -61,7 +62,7 @@ def test_a_prediction_of_itself_has_no_errors_and_kinds_leave_waiting_out(settin
     assert computed == pytest.approx(usage(line).compute.sum())
     cost, file, wanted = replace(setting.cost, cluster=cluster), plan(setting, line.about.balancer), 0.0
     for block in line.blocks:
-        table = cost.durations(block.program, cost.load([file.schedules[n] for n in block.minibatches]))
+        table = cost.durations(block.program, Load.of(cost.model, [file.schedules[n] for n in block.minibatches]))
         wanted += sum(table[s.duration].sum() for s in block.program.steps if s.kind == "gather")
     assert seconds["gather"] == pytest.approx(wanted)
 

@@ -14,7 +14,6 @@ from odcsim.decide.advice import reply, ways
 from odcsim.decide.advice.offers import advise, offer
 from odcsim.decide.advice.wish import Wish
 from odcsim.decide.asking import setting_of
-from odcsim.profile import stretched
 from odcsim.question import FIELDS, Question
 from odcsim.recipe import RECOMPUTE, recipe_of
 from odcsim.results import capacity
@@ -109,7 +108,7 @@ def test_other_recompute_is_the_factor_on_what_is_estimated(path, again):
     """So that an advice compares two kinds of GPUs by as many ways to run."""
     recipe, model, gpu = recipe_of({"recompute": again}), catalog.model("qwen2.5-1.5b"), catalog.gpu("h100")
     known, found = profiles.read(path), fits.choose(model, gpu, 8, path, recipe)
-    wanted = stretched(fits.estimate(model, gpu, 8, recipe), known.factor)
+    wanted = fits.estimate(model, gpu, 8, recipe).stretched(known.factor)
     assert (found.forward, found.backward, found.head) == (wanted.forward, wanted.backward, wanted.head)
     assert found.fidelity == ("scaled" if again == "full" else "extrapolated")
     assert (found.low < known.low, found.high > known.high) == (again != "full",) * 2

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 import odcsim
-from odcsim.cost import Cost
+from odcsim.cost import Cost, Load
 from odcsim.decide import room
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, RankFound, StepPart
 from odcsim.decide.setting import assign, drawn
@@ -24,7 +24,7 @@ def setting_of(trace="lognormal:median=2000,sigma=1.1,max=16384", **words):
 
 def computed(cost: Cost, schedules):
     """Seconds of compute [microbatch, step, device]."""
-    load = cost.load(schedules)
+    load = Load.of(cost.model, schedules)
     program = cost.program(len(load.tokens))
     table = dict(zip(program.durations, cost.durations(program, load), strict=True))
     layers = cost.model.layers

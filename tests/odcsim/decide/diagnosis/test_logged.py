@@ -23,7 +23,7 @@ WAYS = (("lb-micro", "collective"), ("native", "collective"), ("native", "deferr
 def true(**other):
     """The run that is logged, with compute so many times as long as anybody would say."""
     setting = odcsim.ask(**{**RUN, **other})
-    return replace(setting, cost=setting.cost.stretched(FACTOR))
+    return replace(setting, cost=replace(setting.cost, profile=setting.cost.profile.stretched(FACTOR)))
 
 
 def without(name):
