@@ -99,6 +99,11 @@ class Step:
         return f"{self.lane:<7} {self.kind}{unit}{microbatch}{after}{' meets' if self.meets else ''}"
 
 
+def by_steps(function: Callable[P, R]) -> Callable[P, R]:
+    """Remember what a function finds for a program."""
+    return remembered(MOST_STEPS, lambda *given: len(given[1].steps))(function)
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """The steps of one minibatch, in an order in which they can be issued."""
@@ -144,24 +149,15 @@ class Program:
         inside = self.sharding == "hybrid" and step.microbatch != EVERY and step.lane != NODES
         return step.kind in ("gather", "push") and not inside
 
+    @by_steps
     def previous_in_lane(self) -> tuple[int, ...]:
         """For each step the one before it in its lane, or -1."""
-        return _previous_in_lane(self)
-
-
-def by_steps(function: Callable[P, R]) -> Callable[P, R]:
-    """Remember what a function finds for a program."""
-    return remembered(MOST_STEPS, lambda *given: len(given[1].steps))(function)
-
-
-@by_steps
-def _previous_in_lane(program: Program) -> tuple[int, ...]:
-    last: dict[str, int] = {}
-    before = []
-    for i, step in enumerate(program.steps):
-        before.append(last.get(step.lane, -1))
-        last[step.lane] = i
-    return tuple(before)
+        last: dict[str, int] = {}
+        before = []
+        for i, step in enumerate(self.steps):
+            before.append(last.get(step.lane, -1))
+            last[step.lane] = i
+        return tuple(before)
 
 
 def sync_named(name: str) -> Sync:
@@ -221,38 +217,32 @@ def program(
             raise InputError(f"unknown {name} '{value}'", fix=nearest(value, list(values)))
     if layers < 1 or microbatches < 0:
         raise InputError(f"{layers} layers and {microbatches} microbatches", fix="at least one layer is needed")
-    hybrid = sharding == "hybrid"
-    meets = sync_named(sync).meets
-    ran = exchange if hybrid and meets else "end"
+    hybrid, facts = sharding == "hybrid", sync_named(sync)
+    ran = exchange if hybrid and facts.meets else "end"
     at_end = hybrid and ran == "end"  # nodes exchange gradients there, and parameters unless they come unit by unit
-    brings = at_end and not meets and hierarchical
-    writer = _Writer(_in_streams(sync_named(sync), streams), layered=ran == "layers", reshard=reshard)
-    ahead = prefetch_named(prefetch)
-    for unit in range(layers + 1) if brings else ():
-        writer.bring(unit)
+    brings = at_end and not facts.meets and hierarchical
+    if streams == "two":  # all-gathers do not queue behind reduce-scatters
+        facts = replace(facts, gather_lane=GATHER, push_lane=PUSH)
+    writer = _Writer(layers, facts, prefetch_named(prefetch), layered=ran == "layers", reshard=reshard)
+    if brings:
+        writer.bring()
     for m in range(microbatches):
-        _microbatch(writer, m, layers, ahead, last=m == microbatches - 1)
-    _minibatch_end(writer, summed=at_end, fetched=at_end and not brings)
+        writer.forward(m)
+        writer.backward(m, last=m == microbatches - 1)
+    writer.end(summed=at_end, fetched=at_end and not brings)
     steps, rows = tuple(writer.steps), tuple(writer.rows)
     return Program(sync, layers, microbatches, prefetch, steps, rows, sharding, ran, reshard)
-
-
-def _in_streams(sync: Sync, streams: str) -> Sync:
-    """With two streams, all-gathers do not queue behind reduce-scatters."""
-    return replace(sync, gather_lane=GATHER, push_lane=PUSH) if streams == "two" else sync
 
 
 class _Writer:
     """Appends steps and remembers the few that later ones refer to."""
 
-    def __init__(self, sync: Sync, *, layered: bool, reshard: bool) -> None:
-        self.sync, self.reshard = sync, reshard
+    def __init__(self, layers: int, sync: Sync, ahead: Prefetch, *, layered: bool, reshard: bool) -> None:
+        self.layers, self.sync, self.ahead, self.reshard = layers, sync, ahead, reshard
         self.layered = layered  # nodes exchange a layer's gradients as soon as they are pushed
         self.steps: list[Step] = []
         self.rows: dict[tuple[str, int], int] = {}
-        self.compute = -1  # the latest step of the compute lane
-        self.push = -1
-        self.summed = -1  # the latest exchange between nodes
+        self.compute = self.push = self.summed = -1  # the latest of the compute lane, push, and exchange between nodes
         self.brought: dict[int, int] = {}  # what brings in a unit for which nothing has waited yet
 
     def _add(self, kind: str, lane: str, m: int, unit: int, what: str, after: tuple[int, ...], meets: bool) -> int:
@@ -262,113 +252,76 @@ class _Writer:
         self.steps.append(Step(kind, lane, m, unit, row, needs, meets))
         return len(self.steps) - 1
 
-    def on_compute(self, kind: str, what: str, m: int, unit: int, after: tuple[int, ...], meets: bool = False) -> int:
-        self.compute = self._add(kind, COMPUTE, m, unit, what, after, meets)
-        return self.compute
+    def _on_compute(self, kind: str, what: str, m: int, unit: int, *after: int) -> None:
+        self.compute = self._add(kind, COMPUTE, m, unit, what, after, kind == "meeting")
 
-    def gather(self, m: int, unit: int, after: int) -> int:
-        what = "gather root" if unit == ROOT else "gather layer"
-        needs = (after, self.brought.get(unit, -1))
+    def _gather(self, m: int, unit: int, after: int) -> int:
+        what, needs = f"gather {_unit(unit)}", (after, self.brought.get(unit, -1))
         return self._add("gather", self.sync.gather_lane, m, unit, what, needs, self.sync.meets)
 
-    def bring(self, unit: int) -> None:
-        what = "bring root" if unit == ROOT else "bring layer"
-        self.brought[unit] = self._add("gather", NODES, EVERY, unit, what, (), meets=False)
-
-    def first(self, unit: int) -> int:
-        """What brings a unit in, for the first compute that needs it: from then on it is there."""
-        return self.brought.pop(unit, -1)
-
-    def push_out(self, m: int, unit: int) -> int:
-        what = "push root" if unit == ROOT else "push layer"
-        self.push = self._add("push", self.sync.push_lane, m, unit, what, (self.compute,), self.sync.meets)
+    def _push(self, m: int, unit: int, *, last: bool) -> int:
+        """Send gradients where they leave now, and sum them between nodes where that is done layer by layer."""
+        meets = self.sync.meets
+        if last or self.sync.push_every_microbatch:
+            lane = self.sync.push_lane
+            self.push = self._add("push", lane, m, unit, f"push {_unit(unit)}", (self.compute,), meets)
+        if last and self.layered:
+            self.summed = self._add("push", NODES, m, unit, f"sum {_unit(unit)}", (self.push,), meets)
         return self.push
 
-    def sum_nodes(self, m: int, unit: int) -> None:
-        what = "sum root" if unit == ROOT else "sum layer"
-        self.summed = self._add("push", NODES, m, unit, what, (self.push,), self.sync.meets)
+    def bring(self) -> None:
+        """Unit by unit, what other nodes have: the first compute that needs one waits for it, then it is there."""
+        for unit in range(self.layers + 1):
+            self.brought[unit] = self._add("gather", NODES, EVERY, unit, f"bring {_unit(unit)}", (), False)
 
-    def exchange(self, kind: str) -> int:
-        """What passes between nodes: gradients (push) or parameters (gather)."""
-        lane = self.sync.push_lane if kind == "push" else self.sync.gather_lane
-        return self._add(kind, lane, EVERY, -1, f"{kind} between nodes", (self.compute,), self.sync.meets)
+    def forward(self, m: int) -> None:
+        """The embedding, layers 1..L. Gathers that run ahead from the start wait for no compute of this pass."""
+        self._on_compute("overhead", "overhead", m, -1, self.push)
+        layers, ahead = self.layers, self.ahead.forward
+        gathers = {ROOT: self._gather(m, ROOT, self.compute)}
+        gathers |= {layer: self._gather(m, layer, -1) for layer in range(1, min(ahead, layers) + 1)}
+        self._on_compute("compute", "embed", m, ROOT, gathers[ROOT], self.brought.pop(ROOT, -1))
+        for layer in range(1, layers + 1):
+            if (coming := layer + ahead) <= layers:
+                gathers[coming] = self._gather(m, coming, self.compute)
+            self._on_compute("compute", "forward", m, layer, gathers[layer], self.brought.pop(layer, -1))
 
+    def backward(self, m: int, *, last: bool) -> None:
+        """The head (its forward included, since the root stays), layers L..1 and the embedding, each position's push
+        trailing behind it."""
+        layers, ahead, trail = self.layers, self.ahead.backward, self.ahead.trail
+        gathers: dict[int, int] = {}
+        pushes = [-1] * trail  # for each position the one whose buffer it needs
+        for layer in range(layers, max(layers - ahead, 0), -1) if self.reshard else ():
+            gathers[layer] = self._gather(m, layer, self.compute)
+        self._on_compute("compute", "head", m, ROOT)
+        for layer in range(layers, 0, -1):
+            if self.reshard and (coming := layer - ahead) > 0:
+                gathers[coming] = self._gather(m, coming, self.compute)
+            self._on_compute("compute", "backward", m, layer, gathers.get(layer, -1), pushes[layers - layer])
+            pushes.append(self._push(m, layer, last=last))
+        self._on_compute("compute", "embed backward", m, ROOT, pushes[layers])
+        self._push(m, ROOT, last=last)
 
-def _microbatch(writer: _Writer, m: int, layers: int, ahead: Prefetch, last: bool) -> None:
-    start = writer.on_compute("overhead", "overhead", m, -1, (writer.push,))
-    root = writer.gather(m, ROOT, start)
-    ends = _forward(writer, m, layers, ahead.forward, root)
-    pushes = last or writer.sync.push_every_microbatch
-    _backward(writer, m, layers, ahead, ends, pushes=pushes, sums=last and writer.layered)
+    def end(self, *, summed: bool, fetched: bool) -> None:
+        """Gradients settle everywhere, the optimizer steps, and one-sided readers learn that new weights are visible.
 
+        Where nodes fetch them, they learn it twice: when other nodes may fetch a shard, and when a node has all.
+        """
+        lanes, meets = {"push": self.sync.push_lane, "gather": self.sync.gather_lane}, self.sync.meets
 
-def _forward(writer: _Writer, m: int, layers: int, ahead: int, root: int) -> list[int]:
-    """Positions 0 (embedding), 1..L (layers) and L + 1 (head, its backward included, since the root stays)."""
-    ends: list[int] = []
-    gathers = {0: root}
+        def exchange(kind: str) -> int:
+            return self._add(kind, lanes[kind], EVERY, -1, f"{kind} between nodes", (self.compute,), meets)
 
-    def gather_for(position: int) -> None:
-        if position <= layers:
-            gathers[position] = writer.gather(m, position, ends[-1] if ends else -1)
-
-    _run_ahead(gather_for, 1, ahead)
-    ends.append(writer.on_compute("compute", "embed", m, ROOT, (root, writer.first(ROOT))))
-    for layer in range(1, layers + 1):
-        gather_for(layer + ahead)
-        ends.append(writer.on_compute("compute", "forward", m, layer, (gathers[layer], writer.first(layer))))
-    return ends
-
-
-def _run_ahead(gather_for: Callable[[int], None], first: int, ahead: int) -> None:
-    """Issue the gathers of the positions below first + ahead: they need not wait for any compute of this pass."""
-    for position in range(first, first + ahead):
-        gather_for(position)
-
-
-def _backward(
-    writer: _Writer, m: int, layers: int, ahead: Prefetch, ends: list[int], *, pushes: bool, sums: bool
-) -> None:
-    """Positions 0 (head), 1..L (layers, last first) and L + 1 (embedding), each position's push trailing behind it."""
-    gathers: dict[int, int] = {}
-    pushed: list[int] = []
-
-    def gather_for(position: int) -> None:
-        if writer.reshard and 1 <= position <= layers:
-            gathers[position] = writer.gather(m, layers + 1 - position, ends[-1])
-
-    def freed(position: int) -> int:
-        """The push whose buffer this position's gradients need."""
-        behind = position - 1 - ahead.trail
-        return pushed[behind] if 0 <= behind < len(pushed) else -1
-
-    _run_ahead(gather_for, 1, ahead.backward)
-    ends.append(writer.on_compute("compute", "head", m, ROOT, ()))
-    for position in range(1, layers + 1):
-        gather_for(position + ahead.backward)
-        layer = layers + 1 - position
-        ends.append(writer.on_compute("compute", "backward", m, layer, (gathers.get(position, -1), freed(position))))
-        if pushes:
-            pushed.append(writer.push_out(m, layer))
-        if sums:
-            writer.sum_nodes(m, layer)
-    writer.on_compute("compute", "embed backward", m, ROOT, (freed(layers + 1),))
-    if pushes:
-        writer.push_out(m, ROOT)
-    if sums:
-        writer.sum_nodes(m, ROOT)
+        self._on_compute("meeting", SETTLES, EVERY, -1, self.push)
+        exchanged = exchange("push") if summed else self.summed
+        self._on_compute("optimizer", "optimizer", EVERY, -1, exchanged)
+        if self.sync.publishes:
+            self._on_compute("publish", "publish", EVERY, -1)
+            self._on_compute("meeting", "meeting", EVERY, -1)
+        if fetched:
+            self._on_compute("meeting", "meeting", EVERY, -1, exchange("gather"))
 
 
-def _minibatch_end(writer: _Writer, *, summed: bool, fetched: bool) -> None:
-    """Gradients settle everywhere, the optimizer steps, and one-sided readers learn that new weights are visible.
-
-    Where nodes fetch them, they learn it twice: when a shard may be fetched by other nodes, and when a node has all.
-    """
-    writer.on_compute("meeting", SETTLES, EVERY, -1, (writer.push,), meets=True)
-    exchanged = writer.exchange("push") if summed else writer.summed
-    writer.on_compute("optimizer", "optimizer", EVERY, -1, (exchanged,))
-    if writer.sync.publishes:
-        writer.on_compute("publish", "publish", EVERY, -1, ())
-        writer.on_compute("meeting", "meeting", EVERY, -1, (), meets=True)
-    if fetched:
-        gather = writer.exchange("gather")
-        writer.on_compute("meeting", "meeting", EVERY, -1, (gather,), meets=True)
+def _unit(number: int) -> str:
+    return "root" if number == ROOT else "layer"
