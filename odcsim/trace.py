@@ -1,8 +1,8 @@
 """A trace: recorded sample lengths, in order, and the minibatches drawn from them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +46,20 @@ class Trace(Glanced):
     siblings: tuple[int, float] = (1, 0.0)
 
     def __post_init__(self) -> None:
+        """Hold the columns for reading alone, and refuse what readers refuse with file and line: traces are built by
+        hand, too."""
         for field in COLUMNS:
-            values = getattr(self, field)
-            if values is not None:
-                object.__setattr__(self, field, _frozen(values, field, self.name))
-        _check(self)
+            if (values := getattr(self, field)) is None:
+                continue
+            array = np.asarray(values)
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                problem = f"{field} of '{self.name}' is a {array.ndim}-D array of {array.dtype}"
+                raise InputError(problem, fix="give one whole number per sample")
+            view = array.astype(np.int64, copy=False).view()
+            view.flags.writeable = False
+            object.__setattr__(self, field, view)
+        for problem, fix in _wrong(self):
+            raise InputError(problem, fix=fix)
 
     @property
     def size(self) -> int:
@@ -130,36 +139,46 @@ class Trace(Glanced):
             edges = np.append(_firsts(self.bundle), self.size)
             return [ranges(edges[bundles], edges[bundles + 1]) for bundles in drawn]
         if samples < 1 or count < 1:
-            raise InputError(
-                f"{count} minibatches of {samples} {self.unit}s asked of '{self.name}'", fix="both start at 1"
-            )
+            problem = f"{count} minibatches of {samples} {self.unit}s asked of '{self.name}'"
+            raise InputError(problem, fix="both start at 1")
         if samples > self.size:
-            raise InputError(
-                f"one minibatch needs {samples} {self.unit}s and '{self.name}' has {self.size}",
-                fix=f"use fewer devices, fewer {self.unit}s per device, or a longer trace",
-            )
+            problem = f"one minibatch needs {samples} {self.unit}s and '{self.name}' has {self.size}"
+            fix = f"use fewer devices, fewer {self.unit}s per device, or a longer trace"
+            raise InputError(problem, fix=fix)
         check_drawn(samples, count, self.name)
-        return _recorded(self, samples, count) if in_order else _shuffled(self.size, samples, count, seed)
+        return self._recorded(samples, count) if in_order else _shuffled(self.size, samples, count, seed)
+
+    def _recorded(self, samples: int, count: int) -> list[NDArray[np.int64]]:
+        """What is left at the end of a step does not fill a minibatch and is dropped."""
+        if self.counts is not None:
+            raise InputError(f"'{self.name}' is a table and has no recorded order", fix="leave out --in-order")
+        edges = [0, self.size] if self.step is None else np.append(_firsts(self.step), self.size)
+        starts = np.concatenate([np.arange(a, b - samples + 1, samples) for a, b in pairwise(edges)])
+        if len(starts) == 0:
+            problem = f"no RL step of '{self.name}' has the {samples} samples of one minibatch"
+            fix = "use fewer devices, fewer samples per device, or leave out --in-order"
+            raise InputError(problem, fix=fix)
+        return [np.arange(start, start + samples, dtype=np.int64) for start in np.resize(starts, count)]
 
     @property
     def steps(self) -> list[NDArray[np.int64]]:
         """The samples of each recorded step, in order: all of them, however many one has."""
         if self.step is None:
             raise InputError(f"'{self.name}' has no steps", fix="give a step for each sample")
-        borders = np.flatnonzero(np.diff(self.step)) + 1
-        return [ids.astype(np.int64) for ids in np.split(np.arange(self.size), borders)]
+        return np.split(np.arange(self.size, dtype=np.int64), _firsts(self.step)[1:])
 
 
 def check_drawn(samples: int, count: int, where: str) -> None:
     """Refuse minibatches that no memory takes, before the first is drawn."""
     if (size := count * (MINIBATCH + DRAWN * samples)) > budget.most():
-        told = f"{count:,} minibatches of {samples:,} samples take some {budget.in_words(size)} of memory"
+        problem = f"{count:,} minibatches of {samples:,} samples take some {budget.in_words(size)} of memory"
         fix = f"draw fewer, or raise {budget.VARIABLE}, now {budget.in_words(budget.most())}"
-        raise InputError(told, where=where, fix=fix)
+        raise InputError(problem, where=where, fix=fix)
 
 
-def _firsts(bundle: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.append(0, np.flatnonzero(np.diff(bundle)) + 1)
+def _firsts(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each run of equal ones begins."""
+    return np.append(0, np.flatnonzero(np.diff(labels)) + 1)
 
 
 def _shuffled(size: int, samples: int, count: int, seed: int) -> list[NDArray[np.int64]]:
@@ -173,62 +192,27 @@ def _shuffled(size: int, samples: int, count: int, seed: int) -> list[NDArray[np
     return minibatches
 
 
-def _recorded(trace: Trace, samples: int, count: int) -> list[NDArray[np.int64]]:
-    if trace.counts is not None:
-        raise InputError(f"'{trace.name}' is a table and has no recorded order", fix="leave out --in-order")
-    starts = _starts(trace, samples)
-    if len(starts) == 0:
-        raise InputError(
-            f"no RL step of '{trace.name}' has the {samples} samples of one minibatch",
-            fix="use fewer devices, fewer samples per device, or leave out --in-order",
-        )
-    return [np.arange(start, start + samples, dtype=np.int64) for start in np.resize(starts, count)]
-
-
-def _starts(trace: Trace, samples: int) -> NDArray[np.int64]:
-    """Where minibatches begin; what is left at the end of a step does not fill one and is dropped."""
-    borders = np.array([], np.int64) if trace.step is None else np.flatnonzero(np.diff(trace.step)) + 1
-    edges = np.concatenate(([0], borders, [trace.size]))
-    parts = [np.arange(a, b - samples + 1, samples) for a, b in pairwise(edges)]
-    return np.concatenate(parts).astype(np.int64)
-
-
-def _frozen(values: Any, field: str, name: str) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputError(
-            f"{field} of '{name}' is a {array.ndim}-D array of {array.dtype}", fix="give one whole number per sample"
-        )
-    view = array.astype(np.int64, copy=False).view()
-    view.flags.writeable = False
-    return view
-
-
-def _check(trace: Trace) -> None:
-    """What the readers promise with file and line, held here too for traces built by hand."""
-    lengths, counts, loss = trace.lengths, trace.counts, trace.loss
-    wrong = next((f for f in COLUMNS if (v := getattr(trace, f)) is not None and len(v) != len(lengths)), None)
-    if wrong:
-        raise InputError(f"{wrong} and lengths of '{trace.name}' differ in number", fix="give one of each per sample")
+def _wrong(trace: Trace) -> Iterator[tuple[str, str]]:
+    """What a trace must not have, and the way out of it: each is asked where none of those before it was found."""
+    name, lengths, counts, loss, bundle = f"'{trace.name}'", trace.lengths, trace.counts, trace.loss, trace.bundle
+    for field in COLUMNS:
+        if (column := getattr(trace, field)) is not None and len(column) != len(lengths):
+            yield f"{field} and lengths of {name} differ in number", "give one of each per sample"
     if len(lengths) == 0 or (counts is not None and not counts.any()):
-        raise InputError(f"'{trace.name}' has no samples", fix="give at least one length")
+        yield f"{name} has no samples", "give at least one length"
     if lengths.min() < 1 or lengths.max() > MAX_LENGTH:
         bad = lengths[(lengths < 1) | (lengths > MAX_LENGTH)][0]
-        raise InputError(f"'{trace.name}' holds the length {bad}", fix=f"lengths go from 1 to {MAX_LENGTH}")
+        yield f"{name} holds the length {bad}", f"lengths go from 1 to {MAX_LENGTH}"
     if loss is not None and ((loss < 0) | (loss > lengths)).any():
-        raise InputError(f"'{trace.name}' has loss tokens outside its samples", fix="loss goes from 0 to the length")
+        yield f"{name} has loss tokens outside its samples", "loss goes from 0 to the length"
     if counts is not None:
-        _check_counts(trace, counts)
-    if (bundle := trace.bundle) is not None and len(np.unique(bundle)) != 1 + np.count_nonzero(np.diff(bundle)):
-        raise InputError(f"'{trace.name}' has a bundle in two places", fix="put samples of a bundle beside each other")
-
-
-def _check_counts(trace: Trace, counts: NDArray[np.int64]) -> None:
-    if counts.min() < 0:
-        raise InputError(f"'{trace.name}' holds the count {counts.min()}", fix="counts start at 0")
-    if trace.step is not None or trace.group is not None:
-        raise InputError(f"'{trace.name}' has counts beside an RL step or group", fix="keep one row per sample for RL")
-    if trace.bundle is not None:
-        raise InputError(f"'{trace.name}' has counts beside bundles", fix="keep one row per sample")
-    if float(counts.astype(float) @ trace.lengths.astype(float)) >= 2.0**62:
-        raise InputError(f"'{trace.name}' counts more than 2^62 tokens", fix="divide the counts by a common factor")
+        if counts.min() < 0:
+            yield f"{name} holds the count {counts.min()}", "counts start at 0"
+        if trace.step is not None or trace.group is not None:
+            yield f"{name} has counts beside an RL step or group", "keep one row per sample for RL"
+        if bundle is not None:
+            yield f"{name} has counts beside bundles", "keep one row per sample"
+        if float(counts.astype(float) @ lengths.astype(float)) >= 2.0**62:
+            yield f"{name} counts more than 2^62 tokens", "divide the counts by a common factor"
+    if bundle is not None and len(np.unique(bundle)) != len(_firsts(bundle)):
+        yield f"{name} has a bundle in two places", "put samples of a bundle beside each other"
