@@ -1,7 +1,7 @@
 """Who runs what, in arrays: nested tuples of thousands of devices take longer to make than to simulate."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -80,12 +80,3 @@ def flattened(devices: Sequence[Sequence[Sequence[int]]]) -> Flat:
 
 
 NOTHING = flattened(((),))  # a queue without entries: of one device that stands for any
-
-
-def taken(flat: Flat, waiting: Flat, takers: Whole) -> Flat:
-    """With the microbatches that wait for anybody behind those of the devices that took them."""
-    devices = len(flat.counts)
-    owner = np.concatenate((np.repeat(np.arange(devices), flat.counts), takers))
-    sizes, samples = (np.concatenate(both) for both in ((flat.sizes, waiting.sizes), (flat.samples, waiting.samples)))
-    both = Flat(np.array([len(sizes)]), sizes, samples).ordered(owner.argsort(kind="stable"))
-    return replace(both, counts=flat.counts + np.bincount(takers, minlength=devices))

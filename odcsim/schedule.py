@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from odcsim.errors import InputError
-from odcsim.flat import NOTHING, Assignment, Flat, Microbatches, flattened, taken
+from odcsim.flat import NOTHING, Assignment, Flat, Microbatches, flattened
 from odcsim.support import budget
 from odcsim.support.checked import Given, shown
 from odcsim.support.files import reading, replacing
 from odcsim.support.form import made
 from odcsim.support.whole import LINES, read_text
+from odcsim.trace import MAX_LENGTH
 
 FORMAT = "odcsim schedule"
 VERSION = 1
-LONGEST = 2**31 - 1  # tokens of a sample
 ANEW = "write it anew with 'odcsim balance'"
 
 
@@ -89,19 +89,14 @@ class Schedule:
         return len(self.waiting.sizes)
 
     @cached_property
-    def fullest(self) -> int:
-        """Tokens of the fullest microbatch, whoever runs it."""
-        return int(self._tokens.max(initial=0))
-
-    @property
-    def emptiest(self) -> int:
-        """Tokens of the emptiest microbatch, whoever runs it; 0 where there is none."""
-        return int(self._tokens.min(initial=self.fullest))
-
-    @property
-    def _tokens(self) -> NDArray[np.float64]:
-        """Of each microbatch."""
+    def loads(self) -> NDArray[np.float64]:
+        """Tokens of each microbatch, whoever runs it."""
         return np.concatenate([flat.of_sums(self.sizes) for flat in (self.flat, self.waiting)])
+
+    @property
+    def fullest(self) -> int:
+        """Tokens of the fullest microbatch."""
+        return int(self.loads.max(initial=0))
 
     @property
     def microbatches(self) -> tuple[int, ...]:
@@ -124,11 +119,16 @@ class Schedule:
         return chain(*self.devices, self.queue)
 
     def realised(self, takers: ArrayLike) -> "Schedule":
-        """The schedule that a run has come to, without a queue: `takers` has the device that ran each entry."""
-        ran = np.asarray(takers, dtype=np.int64)
+        """The schedule that a run has come to, without a queue: `takers` has the device that ran each entry, behind
+        its own microbatches."""
+        ran, own, entries = np.asarray(takers, dtype=np.int64), self.flat, self.waiting
         if len(ran) != self.queued:
             raise ValueError(f"{len(ran)} takers of {self.queued} entries: the one is shorter than the other")
-        return self.dealt(taken(self.flat, self.waiting, ran))
+        devices = len(own.counts)
+        order = np.concatenate((np.repeat(np.arange(devices), own.counts), ran)).argsort(kind="stable")
+        sizes = np.concatenate((own.sizes, entries.sizes))
+        every = Flat(own.counts, sizes, np.concatenate((own.samples, entries.samples))).ordered(order)
+        return self.dealt(replace(every, counts=own.counts + np.bincount(ran, minlength=devices)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +154,12 @@ class ScheduleFile:
     schedules: tuple[Schedule, ...] = field(repr=False)
 
     def sealed(self) -> "ScheduleFile":
-        return replace(self, header=replace(self.header, digest=self.compute_digest()))
-
-    def compute_digest(self) -> str:
-        sha = hashlib.sha256(json.dumps(asdict(replace(self.header, digest="")), sort_keys=True).encode())
+        """With the digest of what it has."""
+        header = replace(self.header, digest="")
+        sha = hashlib.sha256(json.dumps(asdict(header), sort_keys=True).encode())
         for line in _lines(self.schedules):
             sha.update(line.encode())
-        return sha.hexdigest()[:16]
+        return replace(self, header=replace(header, digest=sha.hexdigest()[:16]))
 
 
 def write(file: ScheduleFile, path: Path | str) -> ScheduleFile:
@@ -173,55 +172,41 @@ def write(file: ScheduleFile, path: Path | str) -> ScheduleFile:
     return sealed
 
 
-def read(path: Path | str) -> ScheduleFile:
-    """Read and check a schedule file: every sample once, nothing over the limit, digest as written."""
-    with budget.bounded(path):
-        return _read(path)
-
-
-def _read(path: Path | str) -> ScheduleFile:
-    with reading(path, missing="write one with 'odcsim balance'", expected="a schedule file"):
-        lines = read_text(path, LINES).splitlines()
-    header = _read_header(lines[0] if lines else "", f"{path}:1")
-    schedules = tuple(_read_schedule(line, header, f"{path}:{i}") for i, line in enumerate(lines[1:], 2))
-    if not schedules:
-        raise InputError("holds no minibatch", where=str(path), fix=ANEW)
-    file = ScheduleFile(header, schedules)
-    if file.compute_digest() != header.digest:
-        raise InputError(
-            f"digest {header.digest} does not fit the content",
-            where=str(path),
-            fix=f"the file was edited; {ANEW}",
-        )
-    return file
-
-
-def _lines(schedules: Iterable[Schedule]) -> Iterable[str]:
+def _lines(schedules: Iterable[Schedule]) -> Iterator[str]:
     for number, schedule in enumerate(schedules):
         yield json.dumps({"minibatch": number, **schedule.as_json()}, separators=(",", ":"))
 
 
-def _read_header(line: str, where: str) -> Header:
-    given = _json(line, where)
-    if given.value.pop("format", None) != FORMAT:
-        raise InputError("not a schedule file", where=where, fix="write one with 'odcsim balance'")
-    if (version := given.value.pop("version", None)) != VERSION:
-        raise InputError(f"version {shown(version)} is not {VERSION}", where=where, fix=ANEW)
-    return made(Header, given)
+def read(path: Path | str) -> ScheduleFile:
+    """Read and check a schedule file: every sample once, nothing over the limit, digest as written."""
+    with budget.bounded(path):
+        with reading(path, missing="write one with 'odcsim balance'", expected="a schedule file"):
+            lines = read_text(path, LINES).splitlines()
+        where = f"{path}:1"
+        given = _object(lines[0] if lines else "", where)
+        if given.value.pop("format", None) != FORMAT:
+            raise InputError("not a schedule file", where=where, fix="write one with 'odcsim balance'")
+        if (version := given.value.pop("version", None)) != VERSION:
+            raise InputError(f"version {shown(version)} is not {VERSION}", where=where, fix=ANEW)
+        header = made(Header, given)
+        schedules = tuple(_schedule(line, header, f"{path}:{i}") for i, line in enumerate(lines[1:], 2))
+        if not schedules:
+            raise InputError("holds no minibatch", where=str(path), fix=ANEW)
+        file = ScheduleFile(header, schedules)
+        if file.sealed().header != header:
+            problem, fix = f"digest {header.digest} does not fit the content", f"the file was edited; {ANEW}"
+            raise InputError(problem, where=str(path), fix=fix)
+        return file
 
 
-def _read_schedule(line: str, header: Header, where: str) -> Schedule:
-    given = _json(line, where)
-    lengths, devices = given.key("lengths").wholes(1, LONGEST), given.key("devices")
+def _schedule(line: str, header: Header, where: str) -> Schedule:
+    given = _object(line, where)
+    lengths, devices = given.key("lengths").wholes(1, MAX_LENGTH), given.key("devices")
     if len(devices.values()) != header.devices:
         devices.refuse(f"expected a list of {header.devices}")
-    schedule = Schedule.of(
-        lengths,
-        tuple(map(_microbatches, devices.items())),
-        samples=given.key("samples", []).wholes(0, LONGEST),
-        loss=given.key("loss", []).wholes(0, LONGEST),
-        queue=_microbatches(given.key("queue", [])),
-    )
+    samples, loss = (given.key(name, []).wholes(0, MAX_LENGTH) for name in ("samples", "loss"))
+    queue = _microbatches(given.key("queue", []))
+    schedule = Schedule.of(lengths, tuple(map(_microbatches, devices.items())), samples, loss, queue)
     check(schedule, header.max_tokens, where)
     return schedule
 
@@ -231,8 +216,7 @@ def check(schedule: Schedule, max_tokens: int, where: str) -> None:
     for name in ("samples", "loss"):
         if (values := getattr(schedule, name)) and len(values) != len(schedule.lengths):
             raise InputError(f"{len(values)} {name} for {len(schedule.lengths)} lengths", where=where, fix=ANEW)
-    placed = Counter(chain(*schedule.contents()))
-    if placed != dict.fromkeys(range(len(schedule.lengths)), 1):
+    if Counter(chain(*schedule.contents())) != dict.fromkeys(range(len(schedule.lengths)), 1):
         raise InputError("a sample is missing, repeated or out of range", where=where, fix=ANEW)
     places = [(f"device {d} microbatch {m}", mb) for d, of in enumerate(schedule.devices) for m, mb in enumerate(of)]
     for place, microbatch in [*places, *((f"queue entry {e}", mb) for e, mb in enumerate(schedule.queue))]:
@@ -243,10 +227,10 @@ def check(schedule: Schedule, max_tokens: int, where: str) -> None:
 
 
 def _microbatches(device: Given) -> Microbatches:
-    return tuple(microbatch.wholes(0, LONGEST) for microbatch in device.items())
+    return tuple(microbatch.wholes(0, MAX_LENGTH) for microbatch in device.items())
 
 
-def _json(line: str, where: str) -> Given:
+def _object(line: str, where: str) -> Given:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

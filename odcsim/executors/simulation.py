@@ -87,7 +87,7 @@ def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
     longest = max(int(s.sizes.max()) for s in schedules)
     fullest = max(s.fullest for s in schedules)
     beyond = bool(profile.longest and longest > profile.longest) or not profile.measured_with(cost.cluster.gpus)
-    empty = profile.fewest and not profile.joined and any(s.emptiest < profile.fewest for s in schedules)
+    empty = profile.fewest and not profile.joined and any((s.loads < profile.fewest).any() for s in schedules)
     if beyond or empty or (profile.most_tokens and fullest > profile.most_tokens):
         return "extrapolated"
     return "catalogue" if profile.joined and 2 * fullest <= profile.fewest else profile.fidelity

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.errors import InputError
-from odcsim.flat import NOTHING, flattened, taken
+from odcsim.flat import NOTHING, flattened
 from odcsim.schedule import Schedule
 from odcsim.trace import Trace
 
@@ -130,9 +130,9 @@ def test_what_was_flattened_is_the_same_plan(plan, other, numbers):
 @given(PLANS, st.lists(st.tuples(st.lists(st.integers(0, 9)).map(tuple), st.integers(0, 99))))
 def test_who_takes_an_entry_runs_it_behind_its_own(plan, drawn):
     entries, takers = [entry for entry, _ in drawn], [taker % len(plan) for _, taker in drawn]
-    found = taken(flattened(plan), flattened((entries,)), np.array(takers, dtype=np.int64))
+    found = Schedule.of(range(10), plan, queue=entries).realised(takers)
     behind = [[entry for entry, taker in zip(entries, takers, strict=True) if taker == d] for d in range(len(plan))]
-    assert found.nested() == tuple((*device, *more) for device, more in zip(plan, behind, strict=True))
+    assert found.devices == tuple((*device, *more) for device, more in zip(plan, behind, strict=True))
 
 
 @pytest.mark.parametrize("queue", [(), ((3,), (2,))])

@@ -138,7 +138,9 @@ def test_what_a_backend_cannot_do_is_refused_before_anything_starts(monkeypatch,
 def test_the_first_minibatches_are_a_file_of_their_own():
     file = file_of((1, 1), (2, 1))
     assert run.first(file, 1).schedules == file.schedules[:1]
-    assert run.first(file, 1).header.digest == run.first(file, 1).compute_digest() != file.header.digest
+    some = run.first(file, 1)
+    assert some == some.sealed()
+    assert some.header.digest != file.header.digest
 
 
 @pytest.mark.parametrize(("load", "told"), [(0.9, False), (3.0, True)])
