@@ -59,28 +59,29 @@ def _issued(program: Program) -> tuple[tuple[tuple[int, ...], bool, int], ...]:
     )
 
 
-def recycled_rows(
-    program: Program, uses: Sequence[int], shape: tuple[int, ...]
-) -> tuple[list[Floats], list[Floats], list[Floats]]:
-    """Rows for `scan` that share memory once nothing needs them any more, so that they stay in the processor's cache.
+def recycled(
+    program: Program, durations: Floats, uses: Sequence[int], begin: Floats | float = 0.0
+) -> tuple[Rows, Rows, Rows, Iterator[int]]:
+    """A scan in rows that share memory once nothing needs them any more, so that they stay in the processor's cache:
+    `asked`, `had`, `begun`, and the steps as their rows hold.
 
     `uses` tells for each step the last one at which the caller reads its rows.
     """
-    shared = _shared(program, tuple(uses))
+    shared, (minibatches, devices) = _shared(program, tuple(uses)), durations.shape[1:]
     count = max(shared) + 1
-    asked, had = (list(laid_out(np.empty((count, *shape)))) for _ in range(2))
-    begun = list(np.empty((count, shape[0], 1)))
-    return [asked[n] for n in shared], [had[n] for n in shared], [begun[n] for n in shared]
+    asked, had = (list(_laid_out(np.empty((count, minibatches, devices)))) for _ in range(2))
+    begun = list(np.empty((count, minibatches, 1)))
+    rows = [asked[n] for n in shared], [had[n] for n in shared], [begun[n] for n in shared]
+    return *rows, scan(program, _laid_out(durations), *rows, begin)
 
 
 @by_steps
 def _shared(program: Program, uses: tuple[int, ...]) -> tuple[int, ...]:
-    """The number of each step's pair of rows."""
+    """The number of each step's rows."""
     last = list(uses)
-    for i, (step, before) in enumerate(zip(program.steps, program.previous_in_lane(), strict=True)):
-        for need in (before, *step.after):
-            if need >= 0:
-                last[need] = max(last[need], i)
+    for i, (needs, _, _) in enumerate(_issued(program)):
+        for need in needs:
+            last[need] = max(last[need], i)
     free: list[int] = []
     leaving: dict[int, list[int]] = {}
     numbers: list[int] = []
@@ -94,7 +95,7 @@ def _shared(program: Program, uses: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def laid_out(rows: Floats) -> Floats:
+def _laid_out(rows: Floats) -> Floats:
     """Rows [row, minibatch, device] with the longer axis last in memory.
 
     The maximum of a meeting runs over devices: over a few neighbours numpy takes five times as long as over columns.
@@ -108,6 +109,6 @@ def laid_out(rows: Floats) -> Floats:
 def settled(program: Program, durations: Floats, begin: Floats | float = 0.0) -> Floats:
     """When each device has computed and pushed everything [minibatch, device]."""
     end = program.end
-    rows = recycled_rows(program, range(len(program.steps)), durations.shape[1:])
-    next(i for i in scan(program, laid_out(durations), *rows, begin) if i == end)
-    return rows[0][end].copy()
+    asked, *_, steps = recycled(program, durations, range(len(program.steps)), begin)
+    next(i for i in steps if i == end)
+    return asked[end].copy()

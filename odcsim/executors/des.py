@@ -6,10 +6,10 @@ that one cannot: transfers that share a node's NICs, and compute that varies fro
 
 import math
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, product
 
 import numpy as np
 import simpy
@@ -40,74 +40,58 @@ def run(
     durations: Floats,
     cluster: Cluster | None = None,
     rngs: Sequence[np.random.Generator] = (),
-) -> tuple[Floats, Floats]:
-    """Times asked and had [step, minibatch, device] from durations [row, minibatch, device].
+    queues: Sequence[Queue] = (),
+) -> tuple[Floats, Floats, list[list[int]]]:
+    """Times asked and had [step, minibatch, device] from durations [row, minibatch, device], and who took each entry of
+    each minibatch's queue.
 
     A cluster adds shared links where it has them, and its jitter and swings where generators to draw them from are
-    passed, one for each minibatch so that a minibatch comes out the same whatever it is simulated with.
+    passed, one for each minibatch so that a minibatch comes out the same whatever it is simulated with. A device that
+    has run all microbatches of the program takes no more: where there is one, it may have been too short.
     """
-    return run_shared(program, durations, (), cluster, rngs)[:2]
-
-
-def run_shared(
-    program: Program,
-    durations: Floats,
-    queues: Iterable[Queue],
-    cluster: Cluster | None = None,
-    rngs: Sequence[np.random.Generator] = (),
-) -> tuple[Floats, Floats, list[list[int]]]:
-    """`asked` and `had` of all steps, and who took each entry of the minibatches' queues.
-
-    A device that has run all microbatches of the program takes no more: where there is one, it may have been too short.
-    """
-    shape = (len(program.steps), *durations.shape[1:])
-    asked, had = np.empty(shape), np.empty(shape)
+    minibatches, devices = durations.shape[1:]
+    asked, had = np.empty((2, len(program.steps), minibatches, devices))
     takers: list[list[int]] = []
-    rows, given = [step.duration for step in program.steps], iter(queues)
-    for b in range(shape[1]):
-        jitter = cluster.jitter if cluster is not None and rngs else 0.0
-        factors = _jitter(program, jitter, shape[2], rngs[b]) if jitter else None
-        minibatch = _Run(program, durations[rows, b], cluster, factors, next(given, None))
-        if cluster is not None and cluster.swing and rngs:
-            minibatch.speeds = [_Speed(cluster.swing, cluster.spell, rng) for rng in rngs[b].spawn(shape[2])]
-        asked[:, b], had[:, b] = minibatch.run()
-        takers.append(minibatch.counter.takers if minibatch.counter else [])
-    return asked, had, takers
-
-
-def _jitter(program: Program, jitter: float, devices: int, rng: np.random.Generator) -> Floats:
-    """Factors of mean one for compute steps, one for the rest [step, device].
-
-    Drawn for the compute steps alone: all syncs have the same ones in the same order, so they meet the same jitter.
-    """
-    sigma = np.sqrt(np.log1p(jitter**2))
+    rows = [step.duration for step in program.steps]
     computes = [i for i, step in enumerate(program.steps) if step.kind == "compute"]
-    factors = np.ones((len(program.steps), devices))
-    factors[computes] = rng.lognormal(-sigma * sigma / 2, sigma, (len(computes), devices))
-    return factors
+    for b in range(minibatches):
+        run = _Run(program, durations[rows, b], cluster, queues[b] if queues else None)
+        if cluster is not None and rngs and cluster.jitter:
+            # Of mean one, for compute steps alone: all syncs have the same ones in the same order, and meet the same.
+            sigma = np.sqrt(np.log1p(cluster.jitter**2))
+            run.factors[computes] = rngs[b].lognormal(-sigma * sigma / 2, sigma, (len(computes), devices))
+        if cluster is not None and rngs and cluster.swing:
+            run.speeds = [_Speed(cluster.swing, cluster.spell, rng) for rng in rngs[b].spawn(devices)]
+        asked[:, b], had[:, b] = run.times()
+        takers.append(run.counter.takers if run.counter else [])
+    return asked, had, takers
 
 
 class _Run:
     """One minibatch under simulation: its clock, its processes, and what they have recorded."""
 
-    def __init__(
-        self, program: Program, seconds: Floats, cluster: Cluster | None, factors: Floats | None, queue: Queue | None
-    ) -> None:
-        self.env = simpy.Environment()
-        self.program, self.devices, self.factors = program, seconds.shape[1], factors
+    def __init__(self, program: Program, planned: Floats, cluster: Cluster | None, queue: Queue | None) -> None:
+        self.env, self.program, self.planned = simpy.Environment(), program, planned
+        self.factors = np.ones_like(planned)  # times what is planned [step, device]
+        self.speeds: list[_Speed] = []
         self.counter = None if queue is None else _Counter(self.env, queue)
         # A device's times in lists of their own: the processes touch single numbers, which numpy is slow at.
-        self.seconds: list[list[float]] = (seconds if factors is None else seconds * factors).T.tolist()
-        self.asked = [[0.0] * len(program.steps) for _ in range(self.devices)]
-        self.had = [[-1.0] * len(program.steps) for _ in range(self.devices)]
+        steps, self.devices = planned.shape
+        self.seconds: list[list[float]] = []
+        self.asked = [[0.0] * steps for _ in range(self.devices)]
+        self.had = [[-1.0] * steps for _ in range(self.devices)]
         self.waiting: list[dict[int, simpy.Event]] = [{} for _ in range(self.devices)]
         self.coming = {i: self.devices for i, step in enumerate(program.steps) if step.meets}
         self.meetings = {i: self.env.event() for i in self.coming}  # where all devices wait for the last one
-        self.cluster = cluster if cluster is not None and cluster.shared_links and program.one_sided else None
-        self.links: dict[tuple[int, str], _Link] = {}
-        self.speeds: list[_Speed] = []
+        self.per_node, self.links = 1, dict[tuple[int, str], _Link]()
+        if cluster is not None and cluster.shared_links and program.one_sided:
+            # A node's NICs, which one-sided transfers go through: gathers come in, pushes go out.
+            self.per_node = cluster.devices_per_node
+            ways = product(range(cluster.nodes), ("gather", "push"))
+            self.links = {way: _Link(self.env, cluster.nics_per_node) for way in ways}
 
-    def run(self) -> tuple[Floats, Floats]:
+    def times(self) -> tuple[Floats, Floats]:
+        self.seconds = (self.planned * self.factors).T.tolist()
         lanes: dict[str, list[tuple[int, Step]]] = defaultdict(list)
         for i, step in enumerate(self.program.steps):
             lanes[step.lane].append((i, step))
@@ -136,10 +120,12 @@ class _Run:
                 if entry is not None:
                     self._fill(device, i, counter.queue.seconds[:, entry, counter.queue.kinds[device]])
             if took := seconds[i]:
-                link = self._link(device, step)
-                if self.speeds and step.lane == COMPUTE and not step.meets:
-                    took = self.speeds[device].seconds(env.now, took)
-                yield env.timeout(took) if link is None else link.transfer(took)
+                if self.links and self.program.leaves_node(step):
+                    yield self.links[device // self.per_node, step.kind].transfer(took)
+                elif self.speeds and step.lane == COMPUTE and not step.meets:
+                    yield env.timeout(self.speeds[device].seconds(env.now, took))
+                else:
+                    yield env.timeout(took)
             had[i] = env.now
             if i in waiting:
                 waiting.pop(i).succeed()
@@ -149,17 +135,7 @@ class _Run:
         first microbatch."""
         begin, each = self.program.begin, (self.program.end - self.program.begin) // self.program.microbatches
         entry = seconds[[step.duration for step in self.program.steps[begin : begin + each]]]
-        factors = 1.0 if self.factors is None else self.factors[first : first + each, device]
-        self.seconds[device][first : first + each] = (entry * factors).tolist()
-
-    def _link(self, device: int, step: Step) -> "_Link | None":
-        """The NICs that a one-sided transfer of this device goes through, where they are shared."""
-        if self.cluster is None or not self.program.leaves_node(step):
-            return None
-        key = (device // self.cluster.devices_per_node, step.kind)  # gathers come in, pushes go out
-        if key not in self.links:
-            self.links[key] = _Link(self.env, self.cluster.nics_per_node)
-        return self.links[key]
+        self.seconds[device][first : first + each] = (entry * self.factors[first : first + each, device]).tolist()
 
 
 @dataclass(slots=True)
@@ -189,11 +165,10 @@ class _Counter:
     def _answer(self, _: simpy.Event) -> None:
         device, event = heappop(self.asking)
         entry = len(self.takers)
-        if entry < len(self.queue):
+        left = entry < len(self.queue)
+        if left:
             self.takers.append(device)
-            event.succeed(entry)
-        else:
-            event.succeed(None)
+        event.succeed(entry if left else None)
         if self.asking:
             _Last(self.env).callbacks.append(self._answer)
 
@@ -216,10 +191,7 @@ class _Speed:
 
     def __init__(self, swing: float, spell: float, rng: np.random.Generator) -> None:
         self.sigma, self.spell, self.rng = float(np.sqrt(np.log1p(swing**2))), spell, rng
-        self.speed, self.until = self._drawn(self.sigma**2 / 2), rng.exponential(spell)
-
-    def _drawn(self, mean: float) -> float:
-        return self.rng.lognormal(mean, self.sigma)
+        self.speed, self.until = rng.lognormal(self.sigma**2 / 2, self.sigma), rng.exponential(spell)
 
     def seconds(self, start: float, work: float) -> float:
         """How long it takes from `start` what takes `work` seconds at speed one."""
@@ -227,19 +199,15 @@ class _Speed:
         if work > most:
             now, work = now + work - most, most
         while True:
-            self._pass(now)
+            if now - self.until > most:  # so many spells later the present one knows nothing of them
+                self.until = now
+            while self.until <= now:
+                self.until = max(self.until + self.rng.exponential(self.spell), math.nextafter(self.until, math.inf))
+                self.speed = self.rng.lognormal(-(self.sigma**2) / 2, self.sigma)
             if now + work / self.speed <= self.until:
                 return now + work / self.speed - start
             work -= (self.until - now) * self.speed
             now = self.until
-
-    def _pass(self, now: float) -> None:
-        """Spells that are over. After very many the present one knows nothing of them: so long is left of any."""
-        if now - self.until > MANY * self.spell:
-            self.until = now
-        while self.until <= now:
-            self.until = max(self.until + self.rng.exponential(self.spell), math.nextafter(self.until, math.inf))
-            self.speed = self._drawn(-(self.sigma**2) / 2)
 
 
 @dataclass(slots=True)

@@ -227,7 +227,7 @@ def _run(group: _Group) -> Block:
         program = group.cost.program(most)
     while True:
         rngs = [np.random.default_rng([group.seed, number]) for number in numbers]
-        asked, had, takers = des.run_shared(program, _durations(program, group.load, costs), queues, cluster, rngs)
+        asked, had, takers = des.run(program, _durations(program, group.load, costs), cluster, rngs, queues)
         if not queues:
             return Block(program, numbers, group.load.counts, asked, had)
         counts = group.load.counts + np.array([np.bincount(t, minlength=group.cost.workers) for t in takers])
@@ -240,21 +240,18 @@ def _run(group: _Group) -> Block:
 def _usage(group: _Group) -> metrics.Usage:
     if group.cost.cluster.eventful:
         return metrics.measure(_run(group))
-    steps = group.program
-    asked, had, begun = analytic.recycled_rows(steps, metrics.uses(steps), group.durations.shape[1:])
-    order = analytic.scan(steps, analytic.laid_out(group.durations), asked, had, begun)
-    return metrics.measure_rows(steps, asked, had, order, begun, simulated=True)
+    asked, had, begun, order = analytic.recycled(group.program, group.durations, metrics.uses(group.program))
+    return metrics.measure_rows(group.program, asked, had, order, begun, simulated=True)
 
 
 def _makespans(items: Sequence[_Item], seed: int) -> Floats:
     spans = np.zeros(len(items))
     for group in _groups(items, seed, GROUP):
-        steps = group.program
         if group.cost.cluster.eventful:
             block = _run(group)
             spans[group.places] = metrics.makespans(block.program, block.had, range(len(block.had)))
         else:
-            asked, had, begun = analytic.recycled_rows(steps, range(len(steps.steps)), group.durations.shape[1:])
-            order = analytic.scan(steps, analytic.laid_out(group.durations), asked, had, begun)
-            spans[group.places] = metrics.makespans(steps, had, order)
+            uses = range(len(group.program.steps))
+            _, had, _, order = analytic.recycled(group.program, group.durations, uses)
+            spans[group.places] = metrics.makespans(group.program, had, order)
     return spans

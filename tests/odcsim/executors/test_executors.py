@@ -24,9 +24,9 @@ def makespans(case: Case) -> np.ndarray:
 def test_both_executors_agree_to_the_last_bit(case):
     """Condition: nobody shares a link and nothing is drawn, whether there is a cluster or none."""
     fast = analytic.run(case.program, case.durations)
-    assert np.array_equal(fast, des.run(case.program, case.durations))
+    assert np.array_equal(fast, des.run(case.program, case.durations)[:2])
     rngs = [np.random.default_rng(i) for i in range(case.counts.shape[0])]
-    assert np.array_equal(fast, des.run(case.program, case.durations, one_node(case.counts.shape[1]), rngs))
+    assert np.array_equal(fast, des.run(case.program, case.durations, one_node(case.counts.shape[1]), rngs)[:2])
 
 
 @given(cases(**ANYHOW))
@@ -149,7 +149,7 @@ def test_devices_do_differ_by_two_layers():
 def test_uneven_counts_hang_nobody(prefetch):
     steps, counts = program(2, 3, "on-demand", prefetch), np.array([[0, 1, 3]])
     table = np.array([m < counts for _, m in steps.durations], dtype=float)
-    asked, had = des.run(steps, table)
+    asked, had, _ = des.run(steps, table)
     assert (had >= asked).all()
     first = next(i for i, s in enumerate(steps.steps) if s.kind == "meeting")
     assert asked[first, 0, 0] == 0.0
@@ -221,7 +221,7 @@ def test_shared_links_are_never_faster(case, per_node):
 
 def jittered(case: Case, seeds: list[int], jitter: float = 0.3) -> np.ndarray:
     cluster = one_node(case.counts.shape[1], jitter=jitter)
-    return np.array(des.run(case.program, case.durations, cluster, [np.random.default_rng(s) for s in seeds]))
+    return np.array(des.run(case.program, case.durations, cluster, [np.random.default_rng(s) for s in seeds])[:2])
 
 
 def test_jitter_keeps_the_mean_has_its_size_and_touches_compute_alone():
@@ -235,7 +235,7 @@ def test_jitter_keeps_the_mean_has_its_size_and_touches_compute_alone():
     others = np.array([not s.meets and s.kind != "compute" for s in case.program.steps])
     assert ((had - asked)[others] == 0).all()
     assert not np.array_equal(had, jittered(case, [1], jitter=0.2)[1])
-    assert np.array_equal(des.run(case.program, case.durations, one_node(3, jitter=0.3)), plain)
+    assert np.array_equal(des.run(case.program, case.durations, one_node(3, jitter=0.3))[:2], plain)
     assert np.array_equal(jittered(case, [0], jitter=0.0), plain)
 
 
@@ -271,6 +271,6 @@ def test_a_shared_link_and_jitter_together_end():
     steps = program(8, 3, "on-demand")
     cluster = replace(shared(16, 8, 3), jitter=0.5)
     table = np.random.default_rng(3).exponential(1.0, (len(steps.durations), 2, 16))
-    asked, had = des.run(steps, table, cluster, [np.random.default_rng(s) for s in (1, 2)])
+    asked, had, _ = des.run(steps, table, cluster, [np.random.default_rng(s) for s in (1, 2)])
     assert (had >= asked).all()
     assert (had[-1] == had[-1].max(axis=1, keepdims=True)).mean() < 1.0

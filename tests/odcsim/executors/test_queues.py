@@ -31,7 +31,7 @@ class Queued:
         steps = self.program(int(self.planned.max()) + len(self.entries))
         rngs = [] if seed is None else [np.random.default_rng(seed)]
         queue = [des.Queue(self.planned, self.entries.swapaxes(0, 1), np.arange(len(self.planned)))]
-        asked, had, [takers] = des.run_shared(steps, self.padded(steps), queue, cluster, rngs)
+        asked, had, [takers] = des.run(steps, self.padded(steps), cluster, rngs, queue)
         return steps, asked, had, takers
 
     def padded(self, steps: Program) -> np.ndarray:
@@ -115,7 +115,7 @@ def test_a_run_is_that_of_the_schedule_which_came_of_it_to_the_last_bit(case, se
     assert np.array_equal((asked, had), analytic.run(steps, case.realised(steps, takers)))
     cluster = one_node(len(case.planned), jitter=0.3)
     steps, asked, had, takers = case.run(cluster, seed)
-    plain = des.run(steps, case.realised(steps, takers), cluster, [np.random.default_rng(seed)])
+    plain = des.run(steps, case.realised(steps, takers), cluster, [np.random.default_rng(seed)])[:2]
     assert np.array_equal((asked, had), plain)
 
 

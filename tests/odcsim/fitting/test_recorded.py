@@ -173,7 +173,7 @@ def test_a_device_alone_moves_nothing_and_meets_nobody(sync):
 @given(cases(prefetches=("none", "fsdp2")))
 def test_nothing_lies_between_two_steps_of_a_simulated_run(case):
     for executor in (analytic, des):
-        asked, had = executor.run(case.program, case.durations)
+        asked, had, *_ = executor.run(case.program, case.durations)
         block = Block(case.program, np.arange(len(case.counts)), case.counts, asked, had)
         found = recorded.delays(block)
         assert set(found) == {i for i, s in enumerate(case.program.steps) if s.lane == COMPUTE} - {0}

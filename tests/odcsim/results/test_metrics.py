@@ -70,7 +70,7 @@ def test_compute_and_the_parts_of_idle_are_all_device_time(case):
 
 @given(cases(devices=(4, 4), microbatches=(1, 3), **ANYHOW))
 def test_the_sum_holds_on_shared_links_too(case):
-    agrees(block_of(case, lambda steps, table: des.run(steps, table, Cluster(4, 2, 3e11, 2.5e10, 1))))
+    agrees(block_of(case, lambda steps, table: des.run(steps, table, Cluster(4, 2, 3e11, 2.5e10, 1))[:2]))
 
 
 @settings(max_examples=150)
@@ -79,8 +79,7 @@ def test_rows_that_share_memory_measure_the_same(case, simulated):
     """What `compare` does to be quick equals measuring the whole timeline, to the last bit: rows that stay in the
     processor's cache, their longer axis last in memory, and nothing checked that a simulation promises."""
     steps = case.program
-    asked, had, begun = analytic.recycled_rows(steps, metrics.uses(steps), case.durations.shape[1:])
-    order = analytic.scan(steps, analytic.laid_out(case.durations), asked, had, begun)
+    asked, had, begun, order = analytic.recycled(steps, case.durations, metrics.uses(steps))
     found = metrics.measure_rows(steps, asked, had, order, begun, simulated=simulated)
     whole = usage(case)
     for field in fields(Usage):
@@ -102,7 +101,7 @@ def test_a_transfer_that_ends_by_another_clock_takes_no_more_than_its_gap(case, 
 def test_recycled_rows_are_few(microbatches, sync):
     """Their number follows the layers that overlap, not the steps: memory does not grow with microbatches."""
     steps = program(4, microbatches, sync)
-    asked, *_ = analytic.recycled_rows(steps, metrics.uses(steps), (1, 1))
+    asked, *_ = analytic.recycled(steps, np.zeros((len(steps.durations), 1, 1)), metrics.uses(steps))
     assert len({row.__array_interface__["data"][0] for row in asked}) <= 32
 
 
