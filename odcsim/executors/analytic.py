@@ -16,25 +16,19 @@ Rows = Sequence[Floats] | Floats
 
 def run(program: Program, durations: Floats) -> tuple[Floats, Floats]:
     """Times asked and had [step, minibatch, device] from durations [row, minibatch, device]."""
-    shape = (len(program.steps), *durations.shape[1:])
-    asked, had = np.empty(shape), np.empty(shape)
-    for _ in scan(program, durations, asked, had):
+    minibatches, devices = durations.shape[1:]
+    asked, had = np.empty((2, len(program.steps), minibatches, devices))
+    for _ in scan(program, durations, asked, had, np.empty((len(program.steps), minibatches, 1))):
         pass
     return asked, had
 
 
 def scan(
-    program: Program,
-    durations: Floats,
-    asked: Rows,
-    had: Rows,
-    begun: Rows | None = None,
-    begin: Floats | float = 0.0,
+    program: Program, durations: Floats, asked: Rows, had: Rows, begun: Rows, begin: Floats | float = 0.0
 ) -> Iterator[int]:
-    """Fill the rows of `asked` and `had` step by step, and name each step when its rows hold.
+    """Fill the rows of `asked`, `had` and `begun` step by step, and name each step when its rows hold.
 
-    `begun`: where somebody wants to know it, when each meeting stopped waiting [step, minibatch, 1]. `begin` is when
-    each device may start.
+    `begun` has when each meeting stopped waiting [step, minibatch, 1]. `begin` is when each device may start.
     """
     seconds = list(durations)
     for i, (needs, meets, row) in enumerate(_issued(program)):
@@ -45,7 +39,7 @@ def scan(
                 np.maximum(ready, had[other], out=ready)
         else:
             ready[...] = had[needs[0]] if needs else begin
-        start = ready.max(axis=1, keepdims=True, out=None if begun is None else begun[i]) if meets else ready
+        start = ready.max(axis=1, keepdims=True, out=begun[i]) if meets else ready
         np.add(start, seconds[row], out=had[i])
         yield i
 
