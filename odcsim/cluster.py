@@ -92,17 +92,28 @@ _KEYS: dict[str, tuple[str, float | None, float]] = {
 
 
 def read_cluster(path: Path | str, base: Cluster) -> Cluster:
-    """The base cluster with what a TOML file says otherwise; a file that changes the node's size sets its NICs too."""
+    """The base cluster with what a TOML file says otherwise; a file that changes the node's size sets its NICs too.
+
+    `[slow]` has a device's number and how many times as long its compute takes: `3 = 1.1`.
+    """
     values: dict[str, Any] = {}
+    slow: dict[int, float] = {}
     for key, value in read_toml(path, "a cluster's").items():
         given = Given(key, value, str(path))
-        if key == "slow":
-            values["slow"] = _slow(given, base.gpus)
-        elif key in _KEYS:
+        if key in _KEYS:
             name, factor, least = _KEYS[key]
             values[name] = given.whole() if factor is None else given.number(least) * factor
-        else:
+            continue
+        if key != "slow":
             raise InputError(f"unknown key '{key}'", where=str(path), fix=nearest(key, [*_KEYS, "slow"]))
+        if not isinstance(value, dict):
+            given.refuse("expected a table such as {3 = 1.1}")
+        for device, times in value.items():
+            if not device.isdecimal() or len(device) > 9 or int(device) >= base.gpus:
+                problem, fix = f"slow names device {device[:20]!r}", f"devices are 0 to {base.gpus - 1}"
+                raise InputError(problem, where=str(path), fix=fix)
+            slow[int(device)] = Given(f"slow device {device}", times, str(path)).number(1e-6)
+        values["slow"] = tuple(sorted(slow.items()))
     if "devices_per_node" in values:
         values.setdefault("nics_per_node", values["devices_per_node"])
     return replace(base, **values)
@@ -111,16 +122,3 @@ def read_cluster(path: Path | str, base: Cluster) -> Cluster:
 def read_toml(path: Path | str, whose: str) -> dict[str, Any]:
     with reading(path, missing=f"give {whose} TOML file", expected="TOML"):
         return tomllib.loads(read_text(path))
-
-
-def _slow(table: Given, devices: int) -> tuple[tuple[int, float], ...]:
-    """`[slow]` with a device's number and how many times as long its compute takes: `3 = 1.1`."""
-    if not isinstance(table.value, dict):
-        table.refuse("expected a table such as {3 = 1.1}")
-    pairs = []
-    for device, factor in table.value.items():
-        if not device.isdecimal() or len(device) > 9 or int(device) >= devices:
-            problem, fix = f"slow names device {device[:20]!r}", f"devices are 0 to {devices - 1}"
-            raise InputError(problem, where=table.where, fix=fix)
-        pairs.append((int(device), Given(f"slow device {device}", factor, table.where).number(1e-6)))
-    return tuple(sorted(pairs))

@@ -62,19 +62,18 @@ class Model:
     @property
     def attention_parameters(self) -> float:
         """Matmul parameters of attention in one layer, averaged over layers."""
-        softmax = self.layers - self.linear_layers
-        return (softmax * self._softmax_parameters() + self.linear_layers * self.linear_parameters) / self.layers
-
-    def _softmax_parameters(self) -> int:
         values = self.value_dim or self.head_dim
-        out = self.heads * values * self.hidden
-        if not self.latent_rank:
-            queries = (2 if self.gated else 1) * self.heads * self.head_dim
-            return self.hidden * (queries + self.kv_heads * (self.head_dim + values)) + out
-        wide = self.heads * self.head_dim
-        queries = self.query_rank * (self.hidden + wide) if self.query_rank else self.hidden * wide
-        latent = self.hidden * (self.latent_rank + self.rotary_dim)
-        return queries + latent + self.latent_rank * self.heads * (self.head_dim - self.rotary_dim + values) + out
+        wide, out = self.heads * self.head_dim, self.heads * values * self.hidden
+        if self.latent_rank:
+            queries = self.query_rank * (self.hidden + wide) if self.query_rank else self.hidden * wide
+            latent = self.hidden * (self.latent_rank + self.rotary_dim)
+            latent += self.latent_rank * self.heads * (self.head_dim - self.rotary_dim + values)
+            softmax = queries + latent + out
+        else:
+            queries = (2 if self.gated else 1) * wide
+            softmax = self.hidden * (queries + self.kv_heads * (self.head_dim + values)) + out
+        linear = self.linear_layers * self.linear_parameters
+        return ((self.layers - self.linear_layers) * softmax + linear) / self.layers
 
     def _mlp_parameters(self, experts: int) -> float:
         """Average over layers when each mixture layer counts `experts` of its routed experts."""
@@ -163,6 +162,6 @@ class Model:
         """Sample length at which a full-attention layer's attention costs as much forward as its matmuls do."""
         return 2 * self.layer_matmul_parameters / self.attention_flops_per_square
 
-    def layer_bytes(self, bytes_per_parameter: int = BYTES_BF16) -> int:
-        """Bytes of one layer, which a gather or a push of it moves."""
-        return self.layer_parameters * bytes_per_parameter
+    def layer_bytes(self) -> int:
+        """Bytes of one layer in bf16, which a gather of it moves."""
+        return BYTES_BF16 * self.layer_parameters

@@ -14,7 +14,7 @@ def collective(cluster: Cluster, size: float, holders: int, *, inside: bool = Tr
     Not `inside`: what moves within a node is in other seconds already.
     """
     within = _within(cluster, size, holders) if inside else 0.0
-    if _nodes(cluster, holders) == 1:
+    if holders <= cluster.devices_per_node:
         return cluster.latency + within if within else 0.0
     ring = _remote(cluster, size, holders) / (cluster.nics_per_node * cluster.nic_share)
     return cluster.latency + cluster.hop * (holders - 1) + max(within, ring)
@@ -28,7 +28,7 @@ def one_sided(cluster: Cluster, size: float, holders: int, *, inside: bool = Tru
     measured. Where cards are fewer, des makes transfers share them, and one that is alone cannot outrun the ring.
     """
     within = _within(cluster, size, holders) if inside else 0.0
-    if _nodes(cluster, holders) == 1:
+    if holders <= cluster.devices_per_node:
         return cluster.latency + within if within else 0.0
     remote = _remote(cluster, size, holders)
     measured = cluster.one_sided_slowdown * remote / (cluster.devices_per_node * cluster.nic_share)
@@ -53,15 +53,11 @@ def exchange(cluster: Cluster, size: float, *, collective: bool) -> float:
     return cluster.latency + remote / cluster.devices_per_node
 
 
-def _nodes(cluster: Cluster, holders: int) -> int:
-    return -(-holders // cluster.devices_per_node)
-
-
 def _within(cluster: Cluster, size: float, holders: int) -> float:
     return size * (holders - 1) / holders / (cluster.link_bandwidth * cluster.link_share)
 
 
 def _remote(cluster: Cluster, size: float, holders: int) -> float:
     """Seconds of what other nodes hold through one card at its line rate."""
-    nodes = _nodes(cluster, holders)
+    nodes = -(-holders // cluster.devices_per_node)
     return size * (nodes - 1) / nodes / cluster.nic_bandwidth

@@ -162,17 +162,12 @@ class Profile:
         known = {t.devices: t for t in self.timings if t.kind == kind}
         if not known or devices in known:
             return known.get(devices)
-        below = max((n for n in known if n < devices), default=None)
-        above = min((n for n in known if n > devices), default=None)
-        if below is None or above is None:
-            return known[above if below is None else below].at(devices)  # type: ignore[index]
-        share = (devices - below) / (above - below)
-        one, other = known[below], known[above]
-        constant, per_byte, slowdown = (
-            (1 - share) * getattr(one, name) + share * getattr(other, name)
-            for name in ("constant", "per_byte", "slowdown")
-        )
-        return Timing(kind, devices, constant, per_byte, slowdown)
+        counts = sorted(known)
+        if not counts[0] < devices < counts[-1]:
+            return known[counts[0] if devices < counts[0] else counts[-1]].at(devices)
+        names = "constant", "per_byte", "slowdown"
+        values = ([getattr(known[n], name) for n in counts] for name in names)
+        return Timing(kind, devices, *(float(np.interp(devices, counts, of)) for of in values))
 
     def measured_with(self, devices: int) -> bool:
         """Whether this many devices lie within those that timings were measured with."""

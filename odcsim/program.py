@@ -40,21 +40,16 @@ EVERY = -1  # the microbatch of a step, or of a duration, that belongs to none
 class Sync:
     """What sets the syncs apart: which transfers are meetings, which lanes they use, when gradients leave."""
 
-    meets: bool  # gathers and pushes are collectives: everybody meets
+    meets: bool  # gathers and pushes are collectives: everybody meets, and all run as many microbatches
     gather_lane: str
     push_lane: str
     push_every_microbatch: bool
     publishes: bool  # one-sided readers need the shards laid out for them, and a word when they are new
 
     @property
-    def uneven(self) -> bool:
-        """Whether devices may run different numbers of microbatches."""
-        return not self.meets
-
-    @property
     def queues(self) -> bool:
         """Whether devices may share a queue: who takes from one does not know its last microbatch, and pushes each."""
-        return self.uneven and self.push_every_microbatch
+        return not self.meets and self.push_every_microbatch
 
 
 SYNC_TABLE = {

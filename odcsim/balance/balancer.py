@@ -78,7 +78,7 @@ class Balancer:
 
     def suits(self, sync: Sync) -> bool:
         """Whether devices come to their end with it: where their counts differ, they must not meet inside."""
-        return sync.queues if self.queue else sync.uneven or not self.free_counts
+        return sync.queues if self.queue else not (sync.meets and self.free_counts)
 
 
 def assigned(balancer: Balancer, work: Work) -> Assigned:

@@ -216,11 +216,11 @@ BALANCERS = (
     Balancer("lb-micro", lb_micro, "even totals, as many samples on each device: the published rival", published=True,
              stands_for=lambda sync: sync.meets and sync.push_every_microbatch),
     Balancer("lb-mini", lb_mini, "even totals: the published one", free_counts=True, speeds=True, published=True,
-             stands_for=lambda sync: sync.uneven),
+             stands_for=lambda sync: not sync.meets),
     Balancer("sorted-slice", sorted_slice, "microbatches of like cost meet: the better one for every sync",
              weighs_transfers=True, stands_for=lambda sync: sync.meets, advised_for=lambda sync: sync.meets),
     Balancer("lb-robust", lb_robust, "even totals also where costs are off: unless they were measured",
-             free_counts=True, scenarios=True, advised_for=lambda sync: sync.uneven),
+             free_counts=True, scenarios=True, advised_for=lambda sync: not sync.meets),
     Balancer("pool", pool, "small samples wait in a queue for whoever is free", free_counts=True,
              weighs_transfers=True, queue=True),
 )  # fmt: skip

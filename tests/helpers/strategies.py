@@ -60,7 +60,7 @@ def cases(draw, syncs=SYNCS, prefetches=PREFETCHES, devices=(1, 4), minibatches=
     shape = (draw(st.integers(*minibatches)), draw(st.integers(*devices)))
     seed = draw(st.integers(0, 2**20))
     counts = np.full(shape, steps.microbatches)
-    if sync_named(sync).uneven:
+    if not sync_named(sync).meets:
         counts = np.random.default_rng(seed).integers(0, steps.microbatches + 1, shape)
     table = seconds((len(steps.durations), *shape), draw(st.sampled_from(["smooth", "gaps", "grid"])), seed)
     for row, (_, microbatch) in enumerate(steps.durations):

@@ -70,7 +70,7 @@ def span(how: Cost, found: Schedule | None = None, executor: str = "analytic") -
 @settings(max_examples=30)
 @given(found=schedules(4), per_node=st.integers(4, 9), executor=st.sampled_from(EXECUTORS), sync=st.sampled_from(SYNCS))
 def test_on_one_node_hybrid_is_full_to_the_last_bit(setting, found, per_node, executor, sync):
-    found = found if sync_named(sync).uneven else even(found.lengths[0], 4, 2)
+    found = found if not sync_named(sync).meets else even(found.lengths[0], 4, 2)
     hows = [on_nodes(setting, per_node).by(sync=sync, sharding=s) for s in ("full", "hybrid")]
     with by(executor):
         full, hybrid = (usage([found], how) for how in hows)

@@ -18,7 +18,7 @@ BALANCER = "late-robust"
 LAST = "             weighs_transfers=True, queue=True),\n)"
 DEALS = f"""             weighs_transfers=True, queue=True),
     Balancer("{BALANCER}", lb_robust, "even totals, pushed at the end", free_counts=True,
-             stands_for=lambda sync: sync.uneven and not sync.push_every_microbatch),
+             stands_for=lambda sync: not sync.meets and not sync.push_every_microbatch),
 )"""
 MEET, APART = {"collective", "deferred"}, {"on-demand", SYNC}
 TRACE, MODEL = "lognormal:median=1000,sigma=1,max=8000", "qwen3-4b"
