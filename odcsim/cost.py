@@ -120,6 +120,14 @@ class Cost:
         return self.cluster.gpus
 
     @property
+    def pace(self) -> Floats:
+        """How many times as long the compute of each worker takes."""
+        pace = np.ones(self.workers)
+        for worker, times in self.cluster.slow:
+            pace[worker] = times
+        return pace
+
+    @property
     def holders(self) -> int:
         """How many devices together hold each unit that is gathered and pushed."""
         return self.cluster.devices_per_node if self.sharded == "hybrid" else self.cluster.gpus
@@ -194,10 +202,7 @@ class Cost:
 
         `among`: of these devices alone.
         """
-        slow = np.ones(self.workers)
-        for device, factor in self.cluster.slow:
-            slow[device] = factor
-        slow = slow if among is None else slow[list(among)]
+        slow = self.pace if among is None else self.pace[list(among)]
         table = np.zeros((len(program.durations), len(load.counts), len(slow)))
         fixed, compute, copying = self.transfers(program.one_sided), self.compute(load), self.profile.copying
         # Kernels that move a layer run beside its compute and take a part of the device, unless engines copy.

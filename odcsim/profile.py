@@ -169,11 +169,6 @@ class Profile:
         values = ([getattr(known[n], name) for n in counts] for name in names)
         return Timing(kind, devices, *(float(np.interp(devices, counts, of)) for of in values))
 
-    def measured_with(self, devices: int) -> bool:
-        """Whether this many devices lie within those that timings were measured with."""
-        counts = [t.devices for t in self.timings]
-        return not counts or min(counts) <= devices <= max(counts)
-
     def stretched(self, factor: float) -> "Profile":
         """With so many times the seconds of compute; what moves bytes stays as it is."""
 

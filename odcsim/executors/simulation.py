@@ -4,7 +4,7 @@ The scan runs them wherever it knows the answer, and discrete events where links
 give the same last bit where both know it, so nobody has to choose.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
@@ -56,8 +56,12 @@ def usages(plans: Sequence[Sequence[Schedule]], cost: Cost, *, seed: int = 0, fi
     """Of several plans of the same minibatches, which are simulated at once where their shapes are alike. `first`: the
     number of the first minibatch, since what is drawn for one goes by its number."""
     items = _items([(schedules, cost) for schedules in plans], first)
-    groups = ((group.places, _usage(group)) for group in _groups(items, seed, GROUP))
-    return metrics.parted(metrics.assemble(groups, len(items)), len(plans)) if plans else []
+    pieces: list[tuple[Ints, metrics.Usage]] = []
+    for group in _groups(items, seed, GROUP):
+        program, asked, had, begun, steps = _rows(group, metrics.uses)
+        usage = metrics.measure_rows(program, asked, had, steps, begun, simulated=begun is not None)
+        pieces.append((group.places, usage))
+    return metrics.parted(metrics.assemble(pieces, len(items)), len(plans)) if plans else []
 
 
 def makespans(schedules: Sequence[Schedule], cost: Cost, *, seed: int = 0, first: int = 0) -> Floats:
@@ -86,7 +90,8 @@ def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
     profile = cost.profile
     longest = max(int(s.sizes.max()) for s in schedules)
     fullest = max(s.fullest for s in schedules)
-    beyond = bool(profile.longest and longest > profile.longest) or not profile.measured_with(cost.cluster.gpus)
+    counts = [timing.devices for timing in profile.timings] or [cost.cluster.gpus]
+    beyond = bool(profile.longest and longest > profile.longest) or not min(counts) <= cost.cluster.gpus <= max(counts)
     empty = profile.fewest and not profile.joined and any((s.loads < profile.fewest).any() for s in schedules)
     if beyond or empty or (profile.most_tokens and fullest > profile.most_tokens):
         return "extrapolated"
@@ -103,30 +108,21 @@ class _Item:
     cost: Cost
 
 
-@dataclass(frozen=True, slots=True)
 class _Group:
     """Minibatches of like shape: the program that they share, and the seconds of its rows."""
 
-    items: Sequence[_Item]
-    seed: int
-    program: Program
-    load: Load
-    durations: Floats
-    luck: Sequence[Floats]
-    takers: Ints | None = None  # of shared queues, where the scan has told
-
-    @property
-    def places(self) -> Ints:
-        return np.array([item.place for item in self.items], dtype=np.int64)
-
-    @property
-    def cost(self) -> Cost:
-        """Of the first: all have its cluster and its recipe."""
-        return self.items[0].cost
-
-    @property
-    def queued(self) -> bool:
-        return bool(self.items[0].schedule.queued)
+    def __init__(self, items: Sequence[_Item], seed: int, takers: Ints | None = None) -> None:
+        schedules = [item.schedule for item in items]
+        self.schedules, self.seed = schedules, seed
+        self.takers = takers  # of shared queues, where the scan has told
+        self.queued = bool(schedules[0].queued)
+        self.places, self.numbers = (np.array(of) for of in zip(*((i.place, i.number) for i in items), strict=True))
+        self.costs = [item.cost for item in items]
+        self.cost = self.costs[0]  # all have its cluster and its recipe
+        self.luck = self.cost.luck(schedules, self.numbers.tolist(), seed)
+        self.load = Load.of(self.cost.model, schedules, self.luck)
+        self.program = self.cost.program(len(self.load.tokens))
+        self.durations = _durations(self.program, self.load, self.costs)
 
 
 def _items(plans: Sequence[tuple[Sequence[Schedule], Cost]], first: int = 0) -> list[_Item]:
@@ -150,7 +146,7 @@ def _groups(items: Sequence[_Item], seed: int, size: int | None) -> Iterator[_Gr
     themselves.
     """
     for some in _alike(items, size):
-        group = _group(some, seed)
+        group = _Group(some, seed)
         if group.cost.cluster.eventful or not group.queued:
             yield group
             continue
@@ -158,7 +154,7 @@ def _groups(items: Sequence[_Item], seed: int, size: int | None) -> Iterator[_Gr
         row_of = {item.place: row for item, row in zip(some, takers, strict=True)}
         ran = [replace(j, schedule=j.schedule.realised(row_of[j.place][: j.schedule.queued])) for j in some]
         for part in _alike(ran, None):
-            yield replace(_group(part, seed), takers=np.array([row_of[item.place] for item in part]))
+            yield _Group(part, seed, np.array([row_of[item.place] for item in part]))
 
 
 def _alike(items: Sequence[_Item], size: int | None) -> Iterator[list[_Item]]:
@@ -169,14 +165,6 @@ def _alike(items: Sequence[_Item], size: int | None) -> Iterator[list[_Item]]:
         stride = max(1, size // some[0].cost.workers) if size else len(some)
         for first in range(0, len(some), stride):
             yield some[first : first + stride]
-
-
-def _group(items: Sequence[_Item], seed: int) -> _Group:
-    cost, schedules = items[0].cost, [item.schedule for item in items]
-    luck = cost.luck(schedules, [item.number for item in items], seed)
-    load = Load.of(cost.model, schedules, luck)
-    program = cost.program(len(load.tokens))
-    return _Group(items, seed, program, load, _durations(program, load, [item.cost for item in items]), luck)
 
 
 def _durations(program: Program, load: Load, costs: Sequence[Cost], among: Sequence[int] | None = None) -> Floats:
@@ -193,15 +181,13 @@ def _durations(program: Program, load: Load, costs: Sequence[Cost], among: Seque
 def _entries(group: _Group) -> taking.Queues:
     """The entries of the queues, and their seconds as microbatches of any device."""
     cost, entry = group.cost, group.cost.program(1)
-    load = Load.of(cost.model, [item.schedule for item in group.items], group.luck, queues=True)
+    load = Load.of(cost.model, group.schedules, group.luck, queues=True)
     counts = load.counts[:, 0]
     there = np.arange(len(load.tokens)) < counts[:, None]
     tokens, squares, samples = (of[:, :, 0].T[there][None, :, None] for of in (load.tokens, load.squares, load.samples))
     one = Load(tokens, squares, samples, np.ones((tokens.shape[1], 1), dtype=np.int64))
-    slow = dict(cost.cluster.slow)
-    factors = [slow.get(device, 1.0) for device in range(cost.workers)]
-    _, alike, kinds = np.unique(factors, return_index=True, return_inverse=True)
-    owners = [item.cost for item, count in zip(group.items, counts.tolist(), strict=True) for _ in range(count)]
+    _, alike, kinds = np.unique(cost.pace, return_index=True, return_inverse=True)
+    owners = [own for own, count in zip(group.costs, counts.tolist(), strict=True) for _ in range(count)]
     seconds = _durations(entry, one, owners, alike.tolist())
     seconds[[step.duration for step in entry.steps[: entry.begin]]] = 0.0  # a device's first microbatch has waited
     return taking.Queues(counts.tolist(), seconds, kinds)
@@ -209,14 +195,13 @@ def _entries(group: _Group) -> taking.Queues:
 
 def _run(group: _Group) -> Block:
     """All spans of a group."""
-    program, numbers = group.program, np.array([item.number for item in group.items], dtype=np.int64)
+    program, numbers = group.program, group.numbers
     if not group.cost.cluster.eventful:
         asked, had = analytic.run(program, group.durations)
         return Block(program, numbers, group.load.counts, asked, had, group.takers)
     from odcsim.executors import des  # SimPy loads only where it is used: sweeps start without it
 
-    cluster, costs = group.cost.cluster, [item.cost for item in group.items]
-    queues: list[des.Queue] = []
+    cluster, queues = group.cost.cluster, list[des.Queue]()
     if group.queued:
         entries = _entries(group)
         edges = np.cumsum([0, *entries.counts])
@@ -227,7 +212,7 @@ def _run(group: _Group) -> Block:
         program = group.cost.program(most)
     while True:
         rngs = [np.random.default_rng([group.seed, number]) for number in numbers]
-        asked, had, takers = des.run(program, _durations(program, group.load, costs), cluster, rngs, queues)
+        asked, had, takers = des.run(program, _durations(program, group.load, group.costs), cluster, rngs, queues)
         if not queues:
             return Block(program, numbers, group.load.counts, asked, had)
         counts = group.load.counts + np.array([np.bincount(t, minlength=group.cost.workers) for t in takers])
@@ -237,21 +222,20 @@ def _run(group: _Group) -> Block:
         program = group.cost.program(2 * program.microbatches)
 
 
-def _usage(group: _Group) -> metrics.Usage:
+def _rows(
+    group: _Group, uses: Callable[[Program], Sequence[int]]
+) -> tuple[Program, analytic.Rows, analytic.Rows, analytic.Rows | None, Iterable[int]]:
+    """The program, `asked`, `had` and `begun`, and the steps as their rows hold. Of events all rows do from the start,
+    and nobody has noted when a meeting stopped waiting."""
     if group.cost.cluster.eventful:
-        return metrics.measure(_run(group))
-    asked, had, begun, order = analytic.recycled(group.program, group.durations, metrics.uses(group.program))
-    return metrics.measure_rows(group.program, asked, had, order, begun, simulated=True)
+        block = _run(group)
+        return block.program, block.asked, block.had, None, range(len(block.had))
+    return group.program, *analytic.recycled(group.program, group.durations, uses(group.program))
 
 
 def _makespans(items: Sequence[_Item], seed: int) -> Floats:
     spans = np.zeros(len(items))
     for group in _groups(items, seed, GROUP):
-        if group.cost.cluster.eventful:
-            block = _run(group)
-            spans[group.places] = metrics.makespans(block.program, block.had, range(len(block.had)))
-        else:
-            uses = range(len(group.program.steps))
-            _, had, _, order = analytic.recycled(group.program, group.durations, uses)
-            spans[group.places] = metrics.makespans(group.program, had, order)
+        program, _, had, _, steps = _rows(group, lambda program: range(len(program.steps)))
+        spans[group.places] = metrics.makespans(program, had, steps)
     return spans
