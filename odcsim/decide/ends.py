@@ -41,5 +41,5 @@ def _seconds(setting: Setting, file: ScheduleFile, recipe: Recipe, factors: Sequ
     """Of the first minibatches together, by each factor."""
     quiet = replace(setting.cost, cluster=replace(setting.cost.cluster, jitter=0.0, swing=0.0), recipe=recipe)
     few = 4 if quiet.cluster.shared_links else FEW
-    every = simulation.stretched(file.schedules[:few], quiet, factors, seed=setting.seed)
-    return [float(spans.sum()) for spans in every]
+    costs = (replace(quiet, profile=quiet.profile.stretched(factor)) for factor in factors)
+    return [float(simulation.makespans(file.schedules[:few], cost, seed=setting.seed).sum()) for cost in costs]

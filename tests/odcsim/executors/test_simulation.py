@@ -61,8 +61,7 @@ def test_usage_and_makespans_alone_are_those_of_the_timeline_to_the_last_bit(set
 
 @pytest.mark.parametrize("jitter", [0.0, 0.05])
 def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, jitter):
-    """To the last bit, queues, luck and jitter too, which hang on a minibatch's number. So is compute that is stretched
-    by several factors at once."""
+    """To the last bit, queues, luck and jitter too, which hang on a minibatch's number."""
     cost = on(setting, sample_noise=0.1, slow=((1, 1.3),), jitter=jitter).by(sync="on-demand")
     found = [plan(setting, name).schedules for name in ("native", "lb-mini", "pool", "lb-micro")]
     together = usages(found, cost, seed=3)
@@ -70,11 +69,6 @@ def test_plans_that_are_simulated_at_once_are_as_if_alone(setting, jitter):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "GROUP", 12)
         assert all(map(same, together, usages(found, cost, seed=3)))
-    factors = (0.7, 1.0, 1.4)
-    for some in found[1:3]:
-        for factor, spans in zip(factors, simulation.stretched(some, cost, factors, seed=3), strict=True):
-            longer = replace(cost, profile=cost.profile.stretched(factor))
-            assert np.array_equal(spans, makespans(some, longer, seed=3))
 
 
 HOWS = [{"prefetch": prefetch} for prefetch in PREFETCHES]
