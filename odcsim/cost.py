@@ -193,9 +193,8 @@ class Cost:
         if not self.cluster.sample_noise:
             return []
         sigma = np.sqrt(np.log1p(self.cluster.sample_noise**2))
-        rngs = (np.random.default_rng((seed, n, _LUCK)) for n in numbers)
-        sizes = [len(schedule.lengths) for schedule in schedules]
-        return [r.lognormal(-sigma * sigma / 2, sigma, size) for r, size in zip(rngs, sizes, strict=True)]
+        drawn = ((np.random.default_rng((seed, n, _LUCK)), s) for n, s in zip(numbers, schedules, strict=True))
+        return [rng.lognormal(-sigma * sigma / 2, sigma, len(s.lengths)) for rng, s in drawn]
 
     def durations(self, program: Program, load: Load, among: Sequence[int] | None = None) -> Floats:
         """Seconds of every row of the program's table [row, minibatch, device]. A load of one device is everybody's.
