@@ -226,10 +226,10 @@ class Cost:
 
     def compute(self, load: Load) -> Callable[[str, int], Floats]:
         """Seconds of what is computed of each microbatch, by its name and the microbatch's number."""
-        p, below = self.profile, self.profile.below
+        p, below, joined = self.profile, self.profile.below, self.profile.joined
         own, other = _fits(p), _fits(below)
         moved: dict[str, float] = {}
-        if p.joined and p.node_transfers_included:
+        if joined and p.node_transfers_included:
             # The profile's own seconds hold a node's transfers: those that take their place have to.
             units = self.model.layer_parameters, self.model.root_parameters
             gather, opening = (network.inside(self.cluster, self._gathered * of, self.holders) for of in units)
@@ -240,11 +240,12 @@ class Cost:
         def seconds(what: str, m: int) -> Floats:
             holds = load.tokens[m], load.squares[m], load.samples[m]
             found = own[what].seconds(*holds)
-            if not p.joined:
+            if not joined:
                 return found
-            share, emptier = p.share(holds[0]), other[what].seconds(*holds)
+            emptier = other[what].seconds(*holds)
             if busy := moved.get(what, 0.0):
                 emptier = np.maximum(emptier, busy) + below.copying * np.minimum(emptier, busy)
+            share: Floats = np.clip(2 * holds[0] / p.fewest - 1, 0.0, 1.0)  # that is the profile's own
             return share * found + (1 - share) * emptier
 
         return seconds

@@ -153,10 +153,6 @@ class Profile:
         """Whether other seconds hold where microbatches are emptier than those that these were made from."""
         return bool(self.fewest) and self.below != ProfileBelow()
 
-    def share(self, tokens: Floats) -> Floats:
-        """How much of the seconds of microbatches of so many tokens is the profile's own: the rest is `below`."""
-        return np.clip(2 * tokens / self.fewest - 1, 0.0, 1.0)
-
     def timing(self, kind: str, devices: int) -> Timing | None:
         """Measured seconds of this kind: between measured numbers of devices a straight line, beyond them a guess."""
         known = {t.devices: t for t in self.timings if t.kind == kind}
