@@ -111,7 +111,7 @@ class Trace(Glanced):
     @property
     def fullest(self) -> int:
         """Tokens of the largest bundle, which no limit of a microbatch can be below."""
-        return self.longest if self.bundle is None else self.bundles.longest
+        return self.bundles.longest
 
     def _glance(self) -> Glance:
         size = f"{counted(self.size, 'sample')} of {self.mean:,.0f} tokens on average, longest {self.longest:,}"
