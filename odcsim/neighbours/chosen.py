@@ -8,6 +8,7 @@ from typing import Any
 from odcsim import catalog
 from odcsim.errors import InputError
 from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour
+from odcsim.program import SYNCS
 from odcsim.recipe import CHOICES, KERNELS, fields_of
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
@@ -86,7 +87,7 @@ def _chosen(inputs: Given, row: Given, trainer: Neighbour) -> ChosenRow:
     devices, limit = both.key("devices").whole(), made.key("max_tokens", both.key("max_tokens").value).whole()
     per_node = _per_node(both, devices)
     return ChosenRow(
-        both.key("sync").text(),
+        both.key("sync").one_of(SYNCS),
         both.key("balancer").text(),
         devices,
         per_node,

@@ -166,6 +166,15 @@ def test_what_has_no_such_row_is_refused(result, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_sync_that_is_none_is_refused_by_its_file(tmp_path, trainer):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(advice(trainer, OFFER | {"sync": "on-demnd"})))
+    with pytest.raises(odcsim.InputError) as caught:
+        odcsim.flags(trainer, str(path))
+    assert str(path) in caught.value.where
+
+
 @pytest.mark.parametrize("content", ["[]", "null", ROWS[-1]])
 def test_what_holds_no_rows_is_one_line(tmp_path, content, capsys):
     (tmp_path / "a.json").write_text(content)
