@@ -174,8 +174,8 @@ def test_one_device_may_take_the_whole_queue(setting):
 def test_events_hold_an_entry_once_for_all_devices_that_are_alike(setting, monkeypatch):
     """A group has thousands of entries: in rows for each device they would fill gigabytes."""
     found = [Schedule.of((9, 8, 7, 6), (((0,),), (), (), ()), queue=((1,), (2,), (3,)))] * 5
-    queues, run_shared = [], des.run_shared
-    monkeypatch.setattr(des, "run_shared", lambda *of: queues.extend(of[2]) or run_shared(*of))
+    queues, run = [], des.run
+    monkeypatch.setattr(des, "run", lambda *of: queues.extend(of[4]) or run(*of))
     cost = on(setting, jitter=0.1, slow=((1, 1.3),)).by(sync="on-demand")
     makespans(found, cost)
     each = (len(cost.program(1).durations), 3, 2)  # two kinds of devices
