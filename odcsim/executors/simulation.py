@@ -156,7 +156,7 @@ def _alike(items: Sequence[_Item], most: int) -> Iterator[list[_Item]]:
             yield some[first : first + max(1, most)]
 
 
-def _entries(group: _Group) -> taking.Queues:
+def _entries(group: _Group) -> taking.Entries:
     """The entries of the queues, and their seconds as microbatches of any device."""
     cost, entry = group.cost, group.cost.program(1)
     load = Load.of(cost.model, group.schedules, group.luck, queues=True)
@@ -167,7 +167,7 @@ def _entries(group: _Group) -> taking.Queues:
     _, alike, kinds = np.unique(cost.pace, return_index=True, return_inverse=True)
     seconds = cost.durations(entry, one, alike.tolist())
     seconds[[step.duration for step in entry.steps[: entry.begin]]] = 0.0  # a device's first microbatch has waited
-    return taking.Queues(counts.tolist(), seconds, kinds)
+    return taking.Entries(counts.tolist(), seconds, kinds)
 
 
 def _run(group: _Group) -> Block:

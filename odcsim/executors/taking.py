@@ -26,28 +26,28 @@ ROUNDING = 2.0**-52
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
-    """The entries of all minibatches one after the other, as microbatches of each kind of device."""
+class Entries:
+    """Those of the queues of all minibatches, one after the other, as microbatches of each kind of device."""
 
     counts: Sequence[int]  # entries of each minibatch
     seconds: Floats  # [row of the entry's program, entry, kind]
     kinds: Ints  # of each device
 
 
-def take(program: Program, durations: Floats, entry: Program, queues: Queues) -> Ints:
+def take(program: Program, durations: Floats, entry: Program, entries: Entries) -> Ints:
     """Which device takes each entry [minibatch, entry], -1 where a minibatch has fewer than others.
 
     `durations` are of what the devices do before they ask. `entry` is a program of one microbatch. A device asks when
     its pushes are done and so is all else, so nothing but that moment carries over into its next microbatch.
     """
     free = settled(program, durations)
-    pieces = range(0, queues.seconds.shape[1], PIECE)
-    spans = [settled(entry, queues.seconds[:, first : first + PIECE]) for first in pieces]
-    every = np.concatenate(spans) if spans else np.zeros((0, queues.seconds.shape[2]))
+    pieces = range(0, entries.seconds.shape[1], PIECE)
+    spans = [settled(entry, entries.seconds[:, first : first + PIECE]) for first in pieces]
+    every = np.concatenate(spans) if spans else np.zeros((0, entries.seconds.shape[2]))
     takers, first = [], 0
-    for count, times in zip(queues.counts, free, strict=True):
+    for count, times in zip(entries.counts, free, strict=True):
         here = slice(first, first + count)
-        takers.append(_takers(entry, queues.seconds[:, here], queues.kinds, times, every[here]))
+        takers.append(_takers(entry, entries.seconds[:, here], entries.kinds, times, every[here]))
         first += count
     return padded(takers)
 

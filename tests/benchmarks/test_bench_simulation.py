@@ -120,7 +120,7 @@ def test_growth_of_a_queue(benchmark, devices, entries, minibatches):
     steps, rng = program(28, 1, "on-demand"), np.random.default_rng(0)
     sizes = np.minimum(rng.exponential(size=(1, minibatches * entries, 1)), 1.1)
     seconds = np.broadcast_to(sizes, (len(steps.durations), *sizes.shape[1:]))
-    queues = taking.Queues([entries] * minibatches, seconds, np.zeros(devices, dtype=np.int64))
+    queues = taking.Entries([entries] * minibatches, seconds, np.zeros(devices, dtype=np.int64))
     table = durations(steps, minibatches, devices)
     found = benchmark.pedantic(lambda: taking.take(steps, table, steps, queues), rounds=3, warmup_rounds=1)
     assert found.shape == (minibatches, entries)

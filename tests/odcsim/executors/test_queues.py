@@ -74,7 +74,7 @@ def asking(steps: Program, asked: np.ndarray) -> np.ndarray:
 
 
 def taken(case: Queued) -> np.ndarray:
-    queues = taking.Queues([len(case.entries)], case.entries.swapaxes(0, 1), np.arange(len(case.planned)))
+    queues = taking.Entries([len(case.entries)], case.entries.swapaxes(0, 1), np.arange(len(case.planned)))
     return taking.take(case.program(int(case.planned.max())), case.durations, case.program(1), queues)
 
 
