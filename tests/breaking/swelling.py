@@ -94,7 +94,8 @@ def _json(folder: Path) -> None:
 def _timeline(folder: Path) -> None:
     about = About("analytic", USUAL, "lb-mini", "tiny", "0" * 16, "", "", False, 100, 1000)
     header = {"format": "odcsim timeline", "version": 1, **about.header(), "blocks": 1}
-    of = {"header": np.array(json.dumps(header)), "0.shape": np.array([1, 1])}
+    of = {"header": np.array(json.dumps(header)), "0.shape": np.array([1, 1]), "0.steps": np.array("")}
+    of |= {"0.minibatches": np.zeros(1, dtype=int), "0.counts": np.ones((1, 100), dtype=int)}
     wide = {name: np.zeros((1000, 100, 100)) for name in ("0.asked", "0.had")}
     np.savez_compressed(folder / "wide.npz", **of, **wide, samples=np.ones(1), tokens=np.ones(1))
     np.savez_compressed(folder / "words.npz", **(of | {"header": np.array("x" * 20_000_000)}))
