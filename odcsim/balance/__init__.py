@@ -37,7 +37,7 @@ __all__ = [
 STOCK = (stock.BATCHES, stock.PADDED, stock.PACKED, stock.FILLED)  # what a trainer does where nobody balances
 IN_ROWS = (stock.PACKED.name, stock.FILLED.name)  # of which a minibatch counts rows that are packed before training
 _BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *STOCK)}
-[POOL] = (b.name for b in BALANCERS if b.queue)  # the one that leaves samples to a queue
+POOL = next(b.name for b in BALANCERS if b.queue)  # the one that leaves samples to a queue
 ALL = tuple(b.name for b in BALANCERS)
 NAMES = tuple(b.name for b in BALANCERS if not b.queue)  # of those whose plans leave nothing open
 
