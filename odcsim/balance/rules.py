@@ -109,7 +109,7 @@ def lb_mini(work: Work) -> Deal:
         return Deal(pack_balanced(held, work.weights, work.tokens, work.max_tokens))
     scaled, slow = work.weights[None] / (work.weights.sum() or 1.0), work.speeds.sum() / work.speeds
     held = earliest(work.weights, work.speeds)
-    for _ in range(2 if work.devices >= SEVERAL else 0):  # begun anew, many find partners again
+    for _ in range(3 if work.devices >= SEVERAL else 0):  # begun anew, many find partners again
         held = relieve(held, scaled, slow)
     if work.devices <= ONE_BY_ONE:
         held = np.pad(held, ((0, 0), (0, 2)), constant_values=len(work.weights))  # some may take more than they give
