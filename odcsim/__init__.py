@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odcsim.checking.asking import PlanCheck, check
-    from odcsim.decide.advice.asking import advise
-    from odcsim.decide.advice.offers import Advice
+    from odcsim.decide.advice import Advice, advise
     from odcsim.decide.asking import ask
     from odcsim.decide.break_even_asked import BreakEven, break_even
     from odcsim.decide.comparison import Comparison, compare
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Advice": "decide.advice.offers",
+    "Advice": "decide.advice",
     "BreakEven": "decide.break_even_asked",
     "Comparison": "decide.comparison",
     "Diagnosis": "decide.diagnosis.asking",
@@ -46,7 +45,7 @@ _HOME = {
     "SweepRows": "decide.sweeps.rows",
     "Trace": "trace",
     "TrainerFlags": "neighbours.asking",
-    "advise": "decide.advice.asking",
+    "advise": "decide.advice",
     "ask": "decide.asking",
     "break_even": "decide.break_even_asked",
     "check": "checking.asking",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from odcsim.support import tables
 
 if TYPE_CHECKING:
-    from odcsim.decide.advice.offers import Advice, Offer
+    from odcsim.decide.advice import Advice, Offer
 
 HEAD = ("GPUs", "time", "90 %", "dollars", "90 %")
 UNPRICED = ("GPUs", "time", "90 %", "GPU-hours", "90 %")
@@ -15,21 +15,22 @@ LINE, INDENT = 79, "    "
 
 
 def show(advice: "Advice") -> None:
-    from odcsim.decide.advice import reply
+    from odcsim.decide import advice_words
 
     wish = advice.wish
-    print(f"{wish.words}, {advice.ways:,} ways to run\n")
+    tried = sum(offer.ways for offer in advice.offers)
+    print(f"{advice_words.asked(wish)}, {tried:,} ways to run\n")
     if advice.offers:
         priced = all(offer.dollars is not None for offer in advice.offers)
         print(*tables.lines([HEAD if priced else UNPRICED], WIDTHS), sep="\n")
         for offer in advice.offers:
             print(*_lines(offer, "" if offer.within(wish) else "  *"), sep="\n")
         if any(not offer.within(wish) for offer in advice.offers):
-            print(f"* not{reply.limits(wish)}")
+            print(f"* not{advice_words.limits(wish)}")
     for refused in advice.refused:
         print(f"{refused.name}: {refused.why}")
     print()
-    print(*reply.sentences(advice), sep="\n")
+    print(*advice_words.sentences(advice), sep="\n")
 
 
 def _lines(offer: "Offer", mark: str) -> list[str]:

@@ -9,7 +9,7 @@ from odcsim.question import MACHINES
 from odcsim.support.numbers import TIMES, human, listed
 
 if TYPE_CHECKING:
-    from odcsim.decide.advice.wish import Wish
+    from odcsim.decide.advice import Wish
 
 EXAMPLE = (
     "odcsim advise sharegpt --drop-over 32k --model qwen3-8b --gpus h100,a100 --devices 8,16 --global-batch 256 "
@@ -46,12 +46,12 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.cli import advice_table
-    from odcsim.decide.advice.offers import advise
+    from odcsim.decide.advice import searched
     from odcsim.support.progress import progress
 
     wish = _wish(args)
     with progress("searching", len(wish.gpus) * len(wish.devices)) as advance:
-        advice = advise(wish, advance=lambda _: advance())
+        advice = searched(wish, advance=advance)
     if args.html is not None:
         from odcsim.show.pages.advice_page import write_advice
 
@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _wish(args: argparse.Namespace) -> "Wish":
-    from odcsim.decide.advice.asking import wished
+    from odcsim.decide.advice import wished
 
     question = options.asked(args, devices=1, price=None)
     return wished(question, args.gpus, args.devices, args.price, args.deadline, args.budget)

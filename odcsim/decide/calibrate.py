@@ -113,13 +113,13 @@ def simulated(
         if not named(way[0]).suits(sync_named(way[1])):
             raise InputError(f"{way[0]} under {way[1]}", fix="its counts differ between devices: --sync on-demand")
         return Simulated(setting, way)
-    every = {(one.rule.balancer, by): one for one, by in stock.chosen(setting, trainer)}
-    fitting = [way for way in every if balancer in (None, way[0]) and sync in (None, way[1])]
+    every = stock.chosen(setting)
+    fitting = [way for way in every if balancer in (None, way.balancer) and sync in (None, way.sync)]
     if not fitting:
         problem = f"{balancer or 'any balancer'} under {sync or 'any sync'} with --trainer {trainer.name}"
-        raise InputError(problem, fix=f"it runs {listed(list(every))}")
-    fastest = min(fitting, key=lambda way: stock.pace(every[way], way[1]))
-    return Simulated(every[fastest].setting, fastest)
+        raise InputError(problem, fix=f"it runs {listed([way.pair for way in every])}")
+    fastest = min(fitting, key=stock.pace)
+    return Simulated(fastest.setting, fastest.pair)
 
 
 @dataclass(frozen=True, slots=True)

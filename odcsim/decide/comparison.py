@@ -172,12 +172,9 @@ def compare(
 
 def _stock(setting: Setting, found: Evaluation, advance: Callable[[], None]) -> dict[Pair, Evaluation]:
     """What the trainer that was asked for runs by itself, each way by itself."""
-    if (trainer := stock.known(setting.trainer)) is None:
-        return {}
     alone: dict[Pair, Evaluation] = {}
-    for way, sync in stock.chosen(setting, trainer):
-        pair = way.rule.balancer, sync
-        alone[pair] = evaluate(way.setting, [pair], memory_limit=found.memory_limit)
+    for way in stock.chosen(setting):
+        alone[way.pair] = evaluate(way.setting, [way.pair], memory_limit=found.memory_limit)
         advance()
     return alone
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from odcsim import balance, neighbours
+from odcsim import neighbours
 from odcsim.catalog.estimates import compute
 from odcsim.cost import Cost
 from odcsim.decide import room
 from odcsim.decide.setting import Drawn, Setting, assign, drawn_of
+from odcsim.decide.way import Way
 from odcsim.errors import InputError, misspelled
 from odcsim.executors import simulation
 from odcsim.executors.simulation import GROUP
@@ -121,7 +122,7 @@ def evaluate(
         usage = metrics.joined([piece.usage for piece in pieces])
         most = max(piece.fullest for piece in pieces), setting.trace.longest
         priced = costed(costs[sync], balancer, usage, (samples, tokens), most, limit, setting.price)
-        told = _told(pieces, usage, devices) | {"made": _made(setting, balancer)}
+        told = _told(pieces, usage, devices) | {"made": _made(Way(setting, balancer, sync))}
         rows.append(replace(_used(priced, setting.cost, *work), **told))
         usages.append(usage)
     trace = setting.trace
@@ -208,13 +209,12 @@ def _told(pieces: Sequence[_Ran], usage: Usage, devices: int) -> dict[str, Any]:
     return {"microbatches": mean, "fidelity": beyond, "over_full": over}
 
 
-def _made(setting: Setting, balancer: str) -> Made | None:
+def _made(way: Way) -> Made | None:
     """What a trainer's own way takes from its settings."""
-    if balancer not in neighbours.own(setting.trainer):
+    if way.rule is None:
         return None
-    trace, rows = setting.trace, setting.batch
-    samples = rows * trace.size / trace.bundles.size if balancer in balance.IN_ROWS else float(rows)
-    return Made(setting.limit, setting.minibatch, setting.each, samples, rows * trace.bundles.mean)
+    setting, tokens = way.setting, way.setting.batch * way.setting.trace.bundles.mean
+    return Made(setting.limit, setting.minibatch, setting.each, float(way.samples), tokens)
 
 
 def _begun(beginnings: dict[str, ScheduleFile], plans: Mapping[str, ScheduleFile], few: int) -> None:

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from odcsim.balance import standing_for
 from odcsim.decide import room
-from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.decide.setting import Setting
+from odcsim.decide.way import Plans, Way
 from odcsim.errors import InputError
-from odcsim.executors import simulation
 from odcsim.program import SIDES
 from odcsim.results import capacity
 
@@ -38,9 +38,15 @@ def chosen(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> S
 
 def seconds(setting: Setting, tried: Sequence[int], *, advance: Callable[[], None] = lambda: None) -> list[list[float]]:
     """Of each side at each of these limits, by its best balancer on a few minibatches."""
-    enough = max(1, FEW * MANY // max(MANY, setting.minibatch))
-    minibatches = drawn(replace(setting, minibatches=min(enough, setting.minibatches)))
-    return [[_seconds(setting, side, limit, minibatches, advance) for limit in tried] for side in SIDES]
+    few, exactly = max(1, FEW * MANY // max(MANY, setting.minibatch)), setting.minibatch < MANY
+    plans, every = Plans(few), list[list[float]]()
+    for side in SIDES:
+        every.append([])
+        for limit in tried:
+            ways = [Way(replace(setting, max_tokens=limit), name, side) for name in standing_for(side)]
+            every[-1].append(min(float(plans.screened(way, few, exactly=exactly).sum()) for way in ways))
+            advance()
+    return every
 
 
 def limits(setting: Setting) -> tuple[int, ...]:
@@ -51,13 +57,3 @@ def limits(setting: Setting) -> tuple[int, ...]:
     costs = [room.under(setting.cost, side) for side in SIDES]
     most = [room.fullest(cost, longest, capacity.filled(memory), top) for cost in costs] if memory else [0]
     return room.limits(least, min((m for m in most if m >= least), default=0), device, EACH)
-
-
-def _seconds(setting: Setting, side: str, limit: int, minibatches: list[Drawn], advance: Callable[[], None]) -> float:
-    """Of the best of a side."""
-    at, cost = replace(setting, max_tokens=limit), room.under(setting.cost, side)
-    exactly = setting.minibatch < MANY
-    plans = (assign(at, name, minibatches, exactly=exactly) for name in standing_for(side))
-    least = min(float(simulation.makespans(plan.schedules, cost.calm).sum()) for plan in plans)
-    advance()
-    return least

@@ -7,7 +7,7 @@ rival was left no room. Where it holds it with less room for microbatches, secon
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,42 +27,57 @@ from odcsim.schedule import Schedule
 USUAL = "the default between nodes; --sharding full is the alternative"
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a microbatch is to hold: at least its longest sample, and so much of a limit as devices fill."""
-
-    fullest: int  # tokens
-    longest: int  # of a sample
-    limit: int  # that somebody gave; 0: nobody
-    device: float  # tokens of a device in a minibatch, on average
-
-    @property
-    def tokens(self) -> int:
-        return max(self.fullest, min(self.limit, int(room.ENOUGH * self.device)))
-
-
 def settled(setting: Setting) -> Setting:
     """The setting with a sharding, and why it is that: the rule's, unless somebody chose one."""
-    held = Held(setting.trace.fullest, setting.trace.longest, setting.max_tokens, setting.device_tokens)
-    cost, why = chosen(setting.cost, held, setting.trainer)
+    tokens = filled(setting.trace.fullest, setting.max_tokens, setting.device_tokens)
+    cost, why = chosen(setting.cost, tokens, setting.trace.longest, setting.trainer)
     return replace(setting, cost=cost, sharded_by=why)
 
 
 def of_schedules(cost: Cost, schedules: Sequence[Schedule], limit: int) -> tuple[Cost, str]:
     """The same of a file's schedules, which were made with that limit."""
-    fullest, longest = (max(of) for of in zip(*((s.fullest, int(s.sizes.max())) for s in schedules), strict=True))
-    device = float(np.mean([s.sizes.sum() for s in schedules])) / cost.workers
-    return chosen(cost, Held(fullest, longest, limit, device))
+    device = float(np.mean([one.sizes.sum() for one in schedules])) / cost.workers
+    tokens = filled(max(one.fullest for one in schedules), limit, device)
+    return chosen(cost, tokens, max(int(one.sizes.max()) for one in schedules))
 
 
-def chosen(cost: Cost, held: Held, trainer: str | None = None) -> tuple[Cost, str]:
-    """With a sharding, and the reason where there are several nodes and nobody chose."""
+def filled(fullest: int, limit: int, device: float) -> int:
+    """Tokens that a microbatch is to have room for: what stays together, and so much of a limit that somebody gave (0:
+    nobody) as devices fill, which have so many tokens of a minibatch."""
+    return max(fullest, min(limit, int(room.ENOUGH * device)))
+
+
+def chosen(cost: Cost, tokens: int, longest: int, trainer: str | None = None) -> tuple[Cost, str]:
+    """With a sharding, and the reason where there are several nodes and nobody chose. Microbatches are to hold so many
+    tokens, of samples no longer than that."""
     if cost.recipe.sharding != BY_RULE:
         return cost, ""
     if cost.cluster.nodes == 1:
         return cost.by(sharding="full"), ""
-    against = _against(cost, held, trainer)
+    against = _against(cost, tokens, longest, trainer)
     return cost.by(sharding="full" if against else "hybrid"), against or USUAL
+
+
+def _against(cost: Cost, tokens: int, longest: int, trainer: str | None) -> str:
+    """What keeps several nodes from hybrid sharding, if anything does."""
+    if cost.cluster.gpus % (each := cost.cluster.devices_per_node):
+        return f"hybrid is for whole nodes of {each} devices"
+    hybrid, full = (cost.by(sharding=how) for how in ("hybrid", "full"))
+    known = stock.known(trainer)
+    if known is not None and lacking(known, hybrid.recipe) != lacking(known, full.recipe):
+        return f"{known.name}'s settings do not say hybrid"
+
+    def need(how: Cost, side: str) -> Need:
+        total = room.needed(room.under(how, side), tokens, longest).total
+        return Need(total, cost.cluster.memory_bytes or None)
+
+    needs = [(need(hybrid, side), need(full, side)) for side in SIDES]
+    worse = [ours for ours, theirs in needs if capacity.level(ours) > min(capacity.level(theirs), capacity.TIGHT)]
+    if not worse:
+        return ""
+    most = max(worse, key=lambda one: one.memory_bytes)
+    tight = ", which is tight" if capacity.tight(most) else ""
+    return f"hybrid would take {capacity.sized(most)} of memory per device{tight}"
 
 
 def limited(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:
@@ -105,25 +120,3 @@ def as_ran(question: Question) -> Question:
 def of_run(setting: Setting) -> Setting:
     """The same of a setting that the rule sharded."""
     return replace(setting, cost=setting.cost.by(sharding="full"), sharded_by="") if setting.sharded_by else setting
-
-
-def _against(cost: Cost, held: Held, trainer: str | None) -> str:
-    """What keeps several nodes from hybrid sharding, if anything does."""
-    if cost.cluster.gpus % (each := cost.cluster.devices_per_node):
-        return f"hybrid is for whole nodes of {each} devices"
-    hybrid, full = (cost.by(sharding=how) for how in ("hybrid", "full"))
-    asked = stock.known(trainer)
-    if asked is not None and lacking(asked, hybrid.recipe) != lacking(asked, full.recipe):
-        return f"{asked.name}'s settings do not say hybrid"
-    needs = [(_needed(hybrid, held, side), _needed(full, held, side)) for side in SIDES]
-    worse = [ours for ours, theirs in needs if capacity.level(ours) > min(capacity.level(theirs), capacity.TIGHT)]
-    if worse:
-        need = max(worse, key=lambda one: one.memory_bytes)
-        tight = ", which is tight" if capacity.tight(need) else ""
-        return f"hybrid would take {capacity.sized(need)} of memory per device{tight}"
-    return ""
-
-
-def _needed(cost: Cost, held: Held, side: str) -> Need:
-    total = room.needed(room.under(cost, side), held.tokens, held.longest).total
-    return Need(total, cost.cluster.memory_bytes or None)

@@ -58,12 +58,11 @@ def notes(comparison: Comparison) -> Iterator[str]:
         return
     yield rules(trainer, setting.cost.recipe)
     tried = {pair[0] for pair in comparison.stock}
-    given = setting.limit if setting.max_tokens and not setting.limits_tried else 0
     for rule in trainer.own:
         if rule.balancer in tried or rule.rows is None:
             continue
         why = (
-            stock.nearest_steps(setting, rule, given) + " samples"
+            stock.nearest_steps(setting, rule) + " samples"
             if stock.packs(setting)
             else (
                 "what stays together is not packed into rows"

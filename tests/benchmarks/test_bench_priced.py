@@ -20,7 +20,6 @@ from odcsim.decide import room, stock
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import plan
 from odcsim.executors import simulation
-from odcsim.neighbours import TRAINERS
 
 pytestmark = pytest.mark.filterwarnings("default")
 # The catalogue's `tiny`, as transformers has it.
@@ -92,7 +91,7 @@ def printed(folder, trainer, rule, sync, limit, lengths):
 def priced(folder, trainer, rule, sync, limit, lengths):
     """Seconds of each of an epoch's full steps."""
     setting = ask(lengths, "tiny", **asked(folder, trainer, limit))
-    own = {(way.rule.balancer, sync): way.setting for way, sync in stock.chosen(setting, TRAINERS[trainer])}[rule, sync]
+    own = {way.pair: way.setting for way in stock.chosen(setting)}[rule, sync]
     full = own.trace.bundles.size // (own.minibatch * 2)
     schedules = plan(replace(own, minibatches=full), rule).schedules
     return simulation.makespans(schedules, room.under(own.cost, sync), seed=own.seed)

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from odcsim.balance import ALL, NAMES
-from odcsim.decide.advice.offers import advise
-from odcsim.decide.advice.wish import Wish
+from odcsim.decide.advice import Wish, searched
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
@@ -174,7 +173,7 @@ def test_a_thousand_ways_to_run(benchmark):
     trace = load("lognormal:median=1500,sigma=0.9,max=8192")
     asked = Question(trace=trace, model="qwen3-8b", global_batch=128, epochs=3, minibatches=96)
     wish = Wish(asked, ("h100", "a100", "h200", "b200"), (8, 16, 32, 64))
-    advice = benchmark.pedantic(advise, (wish,), rounds=1)
+    advice = benchmark.pedantic(searched, (wish,), rounds=1)
     assert advice.ways >= 1000
     assert len(advice.offers) == 16
     benchmark.extra_info["ways"] = advice.ways

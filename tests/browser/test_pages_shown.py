@@ -5,8 +5,7 @@ import browser
 import pytest
 from diagnosed import diagnosis, of_ranks
 
-from odcsim.decide.advice.offers import advise
-from odcsim.decide.advice.wish import Wish
+from odcsim.decide.advice import Wish, searched
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.sweep import sweep_max_tokens
@@ -31,7 +30,7 @@ def advice(path, _):
     asked = Question(trace=load("sharegpt"), model="qwen2.5-1.5b", global_batch=64, epochs=2, minibatches=4)
     prices = {"h100": 2.5, "a100": 1.3}
     write_advice(
-        advise(Wish(asked, ("h100", "a100"), (4, 8, 16, 32, 64), prices, deadline=14_400, budget=90_000)), path
+        searched(Wish(asked, ("h100", "a100"), (4, 8, 16, 32, 64), prices, deadline=14_400, budget=90_000)), path
     )
 
 

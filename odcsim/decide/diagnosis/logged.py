@@ -141,12 +141,10 @@ def _changes(ran: Evaluation, base: Setting, step: float) -> Changes:
 
 def _own(ran: Evaluation, base: Setting) -> Iterator[TriedWay]:
     """What else the trainer runs by itself."""
-    trainer = stock.known(base.trainer)
-    for way, sync in () if trainer is None else stock.chosen(base, trainer):
-        assert trainer is not None
-        found = evaluate(way.setting, [(way.rule.balancer, sync)])
+    for way in stock.chosen(base):
+        found = evaluate(way.setting, [way.pair])
         if found.rows[0].pair != ran.rows[0].pair or way.setting.limit != ran.setting.limit:
-            yield TriedWay(SETTING, own_way(way, sync, trainer), found, _gain(ran, found))
+            yield TriedWay(SETTING, own_way(way), found, _gain(ran, found))
 
 
 def _dealt(ran: Evaluation, base: Setting) -> Iterator[TriedWay]:

@@ -11,10 +11,9 @@ from odcsim.decide.diagnosis.found import EFFORTS
 from odcsim.decide.diagnosis.replay import SLOW, Replay
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
 from odcsim.decide.rivals import MEET
-from odcsim.decide.stock import Stock
+from odcsim.decide.way import Way
 from odcsim.errors import InputError
 from odcsim.flat import flattened
-from odcsim.neighbours.neighbour import Neighbour
 from odcsim.profile import TRANSFERS
 from odcsim.program import ONE_SIDED, sync_named
 from odcsim.results.intervals import RUN, interval
@@ -134,22 +133,21 @@ def _filled(samples: Sequence[int], lengths: Sequence[int], most: int) -> list[t
 
 def _stock(replay: Replay) -> Iterator[TriedWay]:
     """What the trainer runs by itself, of batches drawn anew from the same samples."""
-    trainer = stock.known(replay.setting.trainer)
-    if trainer is None or replay.deals.whole:
+    if stock.known(replay.setting.trainer) is None or replay.deals.whole:
         return
     steps, beside = len(replay.deals.places), float(replay.beside.sum())
     asked = 0 if replay.fits and not replay.asked_limit else limits(replay)[0]
     again = steps * -(-ANEW // steps)
     anew = replace(replay.setting, stepped=False, in_order=False, minibatches=again, max_tokens=asked)
     try:
-        every = stock.chosen(anew, trainer)
+        every = stock.chosen(anew)
     except InputError:
         return
-    found = [(way, sync, evaluate(way.setting, [(way.rule.balancer, sync)])) for way, sync in every]
-    gains = [_bounded(unlike(replay.evaluation, replay.ran, one, beside), replay.most(one)) for *_, one in found]
+    found = [(way, evaluate(way.setting, [way.pair])) for way in every]
+    gains = [_bounded(unlike(replay.evaluation, replay.ran, one, beside), replay.most(one)) for _, one in found]
     yield from of_rules(
-        TriedWay(SETTING, own_way(way, sync, trainer), one, gain, "batches drawn anew")
-        for (way, sync, one), gain in zip(found, gains, strict=True)
+        TriedWay(SETTING, own_way(way), one, gain, "batches drawn anew")
+        for (way, one), gain in zip(found, gains, strict=True)
     )
 
 
@@ -167,11 +165,12 @@ def of_rules(every: Iterable[TriedWay]) -> Iterator[TriedWay]:
     yield from best.values()
 
 
-def own_way(way: Stock, sync: str, trainer: Neighbour) -> str:
+def own_way(way: Way) -> str:
     """A trainer's, in words."""
+    assert way.rule is not None
     each = f", {way.setting.each} at once" if way.setting.each else f", of up to {way.setting.limit:,} tokens"
-    met = ", gradients sent after each" if sync_named(sync).push_every_microbatch and way.accumulates else ""
-    return f"{trainer.name}: {way.rule.says}{each}{met}"
+    met = ", gradients sent after each" if sync_named(way.sync).push_every_microbatch and way.accumulates else ""
+    return f"{way.setting.trainer}: {way.rule.says}{each}{met}"
 
 
 def unlike(ran: Evaluation, took: Floats, found: Evaluation, beside: float = 0.0) -> tuple[float, float, float]:

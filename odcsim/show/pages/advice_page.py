@@ -5,8 +5,8 @@ from pathlib import Path
 
 import odcsim
 from odcsim import plots
-from odcsim.decide.advice import reply
-from odcsim.decide.advice.offers import Advice, Offer
+from odcsim.decide import advice_words
+from odcsim.decide.advice import Advice, Offer
 from odcsim.plots.pareto import Priced, pareto
 from odcsim.results import summary
 from odcsim.show.pages import page
@@ -14,8 +14,8 @@ from odcsim.support.files import write_text
 
 
 def write_advice(advice: Advice, path: Path | str) -> None:
-    wish, rent = advice.wish, reply.rented(advice)
-    said = reply.sentences(advice)
+    wish, rent = advice.wish, advice_words.rented(advice)
+    said = advice_words.sentences(advice)
     title = f"What to rent for {wish.question.model} on {wish.trace.name}"
     shown = 1 if rent is None else 3
     body = [
@@ -25,7 +25,7 @@ def write_advice(advice: Advice, path: Path | str) -> None:
         page.heading("Every number of GPUs"),
         *([_picture(advice, rent)] if advice.offers else []),
         _table(advice, rent),
-        page.paragraph(f"Time, GPU-hours and dollars are of the whole run, {wish.run}.", "note"),
+        page.paragraph(f"Time, GPU-hours and dollars are of the whole run, {advice_words.run(wish)}.", "note"),
         *(page.paragraph(f"{r.name}: {r.why}.", "note") for r in advice.refused),
         f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
     ]
@@ -34,7 +34,7 @@ def write_advice(advice: Advice, path: Path | str) -> None:
 
 def _picture(advice: Advice, rent: Offer | None) -> str:
     priced = all(o.dollars is not None for o in advice.offers)
-    spent = [(o.dollars or 0.0) if priced else o.gpu_hours for o in advice.offers]
+    spent = [(o.dollars or 0.0) if priced else o.row.gpu_hours for o in advice.offers]
     points = [
         Priced(o.name, o.seconds, value, *o.factors, taken=o is rent)
         for o, value in zip(advice.offers, spent, strict=True)

@@ -62,22 +62,22 @@ def test_it_never_takes_what_does_not_fit_over_what_does(gpu, model, limit):
 def test_no_side_takes_what_is_worse_for_it_than_full_at_the_edges_of_memory(model, recompute):
     """On GPUs that have what one side needs, or that plus what makes it tight, and a byte more or less."""
     cost = setting(model, recompute=recompute).cost.by(sharding=BY_RULE)
-    held = sharding.Held(TRACE.fullest, TRACE.longest, 0, 2 * TRACE.mean)
+    tokens, longest = TRACE.fullest, TRACE.longest
     chosen = set()
     for how in ("hybrid", "full"):
         for side in SIDES:
-            need = room.needed(room.under(cost.by(sharding=how), side), held.tokens, held.longest).total
+            need = room.needed(room.under(cost.by(sharding=how), side), tokens, longest).total
             for memory in (least + byte for least in (need, need / capacity.FILLED) for byte in (-1, 1)):
                 on = replace(cost, cluster=replace(cost.cluster, memory_bytes=memory))
-                ours, theirs = sharding.chosen(on, held)[0], on.by(sharding="full")
+                ours, theirs = sharding.chosen(on, tokens, longest)[0], on.by(sharding="full")
                 chosen.add(ours.recipe.sharding)
                 for each in SIDES:
-                    assert level(ours, held, each) <= level(theirs, held, each), (how, side, memory, each)
+                    assert level(ours, each) <= level(theirs, each), (how, side, memory, each)
     assert chosen == {"hybrid", "full"}
 
 
-def level(cost, held, side):
-    total = room.needed(room.under(cost, side), held.tokens, held.longest).total
+def level(cost, side):
+    total = room.needed(room.under(cost, side), TRACE.fullest, TRACE.longest).total
     return capacity.level(capacity.Need(total, cost.cluster.memory_bytes))
 
 

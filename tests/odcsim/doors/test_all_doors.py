@@ -15,8 +15,7 @@ import ways_in
 from ways_in import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
 
 import odcsim
-from odcsim.decide.advice.offers import Offer, offer
-from odcsim.decide.advice.wish import OF_ROWS, Wish
+from odcsim.decide.advice import OF_ROWS, Offer, Wish, offer
 from odcsim.decide.evaluate import least_trusted
 from odcsim.decide.rollouts import pilot
 from odcsim.errors import in_python
@@ -282,10 +281,10 @@ def sides(question: Question) -> Iterator[tuple[Values, Values, float]]:
     asked = question_of({"trace": trace, **{name: getattr(question, name) for name in names}, **kept})
     wish = Wish(asked, (question.gpu,), (question.devices,))
     one = offer(wish, question.gpu, question.devices)
-    if isinstance(one, Offer) and one.best.without and one.best.with_it:
-        ways = (one.best.without.way, one.best.with_it.way)
+    if isinstance(one, Offer) and one.without and one.with_it:
+        ways = (one.without.way, one.with_it.way)
         without, with_it = ({**way.as_json(), "devices": question.devices} for way in ways)
-        yield without, with_it, one.best.gain or 0.0
+        yield without, with_it, one.gain or 0.0
 
 
 def gains_as_compared(question: Question) -> Iterator[str]:

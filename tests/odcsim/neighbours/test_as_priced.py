@@ -12,7 +12,6 @@ from odcsim.decide import stock
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import plan
 from odcsim.decide.whole_run import steps
-from odcsim.neighbours import TRAINERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 DEVICES, SAMPLES = 2, 230
@@ -46,7 +45,7 @@ def priced(trainer, rule, sync):
     """The plan of an epoch's full steps; which sample of the dataset each number in it stands for; and all steps."""
     asked = dict(zip(("max_tokens", "global_batch"), ASKED[rule], strict=True))
     setting = ask(LENGTHS, "nano", gpu="h100", devices=DEVICES, in_order=True, trainer=trainer, **asked)
-    ways = {(way.rule.balancer, sync): way for way, sync in stock.chosen(setting, TRAINERS[trainer])}
+    ways = {way.pair: way for way in stock.chosen(setting)}
     own = ways[rule, sync]
     batch, trace = own.setting.minibatch * DEVICES, own.setting.trace
     whole = replace(own.setting, minibatches=trace.bundles.size // batch)

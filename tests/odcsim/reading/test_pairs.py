@@ -10,7 +10,7 @@ from texts import UNMARKED, tokenizer_in
 
 from odcsim import InputError, ask, balance, compare, load, plan, simulate
 from odcsim.cli import main
-from odcsim.decide.advice.wish import Wish
+from odcsim.decide.advice import Wish
 from odcsim.decide.stock import worst
 from odcsim.question import Question
 from odcsim.results.metrics import usage

@@ -14,7 +14,7 @@ from scripts import ROOT
 from texts import CHATML, UNMARKED, WORDS, tokenizer_in
 from tokenizers import Tokenizer
 
-from odcsim.decide.advice.wish import Wish
+from odcsim.decide.advice import Wish
 from odcsim.errors import InputError
 from odcsim.question import Question
 from odcsim.reading import counted, load

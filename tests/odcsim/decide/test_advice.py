@@ -9,10 +9,8 @@ import pytest
 from odcsim import Trace, catalog
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.decide import calibrate, room
-from odcsim.decide.advice import reply, ways
-from odcsim.decide.advice.offers import advise, offer
-from odcsim.decide.advice.wish import Wish
+from odcsim.decide import advice_words, calibrate, room, search
+from odcsim.decide.advice import Wish, offer, searched
 from odcsim.decide.asking import setting_of
 from odcsim.question import FIELDS, Question
 from odcsim.recipe import RECOMPUTE, recipe_of
@@ -25,7 +23,7 @@ WISH = Wish(ASKED, ("h100", "a100"), (4, 8), {"h100": 2.5, "a100": 1.3})
 
 @pytest.fixture(scope="module")
 def advice():
-    return advise(WISH)
+    return searched(WISH)
 
 
 def wished(**change) -> Wish:
@@ -46,9 +44,9 @@ def test_what_would_be_within_both_is(advice):
     """Each deadline and budget that is said to work finds something to rent."""
     fastest, cheapest = min(o.seconds for o in advice.offers), min(o.dollars for o in advice.offers)
     for limits in ({"deadline": fastest / 2}, {"budget": cheapest / 2}, {"deadline": fastest / 2, "budget": 1e6}):
-        assert reply.rented(replace(advice, wish=replace(WISH, **limits))) is None
+        assert advice_words.rented(replace(advice, wish=replace(WISH, **limits))) is None
     for limits in ({"deadline": fastest}, {"budget": cheapest}):
-        assert reply.rented(replace(advice, wish=replace(WISH, **limits)))
+        assert advice_words.rented(replace(advice, wish=replace(WISH, **limits)))
 
 
 def test_prices_are_of_gpus_in_whatever_case():
@@ -63,8 +61,8 @@ def test_a_cutoff_of_few_samples_that_makes_room_does_so():
     outlier = replace(ASKED, trace=Trace("one long", lengths), model="llama-3.1-8b", minibatches=12)
     wish = replace(WISH, question=outlier, gpus=("h100",), devices=(8,), prices={})
     one = offer(wish, "h100", 8)
-    cutoff = int(re.search(r"--truncate (\d+) \(", "\n".join(reply.sentences(advise(wish))))[1])
-    kept = one.best.kept_out
+    cutoff = int(re.search(r"--truncate (\d+) \(", "\n".join(advice_words.sentences(searched(wish))))[1])
+    kept = one.kept_out
     assert capacity.level(kept.need) == capacity.OVER
     assert room.needed(kept.way.cost, cutoff, cutoff).total <= capacity.filled(kept.need.memory_limit)
     cut = replace(outlier, trace=Trace("cut", lengths.clip(0, cutoff)))
@@ -77,9 +75,9 @@ def test_what_idles_is_counted():
     one = offer(wish, "h100", 64)
     assert one.as_json()["idle"] == one.row.idle > 0.8
     assert one.as_json()["mfu"] == one.row.mfu < 0.01
-    site = ways.site(wish, "h100", 64)
-    weights = site.drawn(site.settings[0])[0].weights
-    assert one.best.busy == pytest.approx(weights.sum() / weights.max())
+    site = search.site(wish.on("h100", 64))
+    weights = site.plans.drawn(site.settings[0])[0].weights
+    assert one.busy == pytest.approx(weights.sum() / weights.max())
 
 
 # Seconds of a profile go to the kind of GPU that they were measured on, and to no other.
@@ -96,7 +94,7 @@ def path(tmp_path_factory):
 
 def test_its_own_kind_has_its_seconds_and_others_have_the_catalogs(path):
     wish = wished(gpus=("h100", "a100"), devices=(8,), prices={})
-    measured, usual = (advise(replace(wish, question=replace(ASKED, profile=of))) for of in (path, None))
+    measured, usual = (searched(replace(wish, question=replace(ASKED, profile=of))) for of in (path, None))
     mine, theirs = ({offer.gpu: offer for offer in of.offers} for of in (measured, usual))
     assert mine["h100"].seconds > 1.5 * theirs["h100"].seconds
     assert mine["a100"].as_json() == theirs["a100"].as_json()

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from odcsim import InputError, Trace, ask, compare, plan
 from odcsim.balance import advised, standing_for
-from odcsim.decide import room, stock
-from odcsim.decide.advice import offers, reply, search, ways
-from odcsim.decide.advice.offers import Best, Offer, Pick
-from odcsim.decide.advice.wish import Wish
+from odcsim.decide import advice, advice_words, room, search, stock
+from odcsim.decide.advice import Offer, Pick, Wish
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.evaluate import evaluate
+from odcsim.decide.way import Plans, Way
 from odcsim.executors.simulation import makespans
 from odcsim.neighbours import TRAINERS
 from odcsim.program import SYNCS
@@ -32,8 +31,8 @@ def drawn(rng, median, sigma, count, most):
 
 
 def site_of(trace, model, devices, each, minibatches=2, gpu="h100"):
-    asked = Question(trace=trace, model=model, global_batch=devices * each, minibatches=minibatches)
-    return ways.site(Wish(asked, (gpu,), (devices,)), gpu, devices)
+    asked = {"global_batch": devices * each, "minibatches": minibatches, "epochs": 1.0}
+    return search.site(Question(trace=trace, model=model, gpu=gpu, devices=devices, **asked))
 
 
 def tiny(seed):
@@ -41,7 +40,7 @@ def tiny(seed):
     rng = np.random.default_rng(seed)
     devices, each = int(rng.integers(2, 4)), int(rng.integers(2, 5))
     site = site_of(drawn(rng, np.exp(rng.uniform(6, 9)), 1.0, 40, 30_000), MODELS[seed % 3], devices, each)
-    needs = sorted(room.least(s.cost, site.wish.trace).total for s in site.settings)
+    needs = sorted(room.least(s.cost, site.trace).total for s in site.settings)
     return replace(site, memory=needs[0] * float(rng.choice([1.01, 1.2, 1.5, 2])))
 
 
@@ -56,7 +55,7 @@ def screened(way):
 
 def simulated(way):
     """By the evaluation that every command has its rows from."""
-    return pace_of(way, evaluate(way.setting, [(way.balancer, way.sync)]).rows[0].makespan_seconds)
+    return pace_of(way, evaluate(way.setting, [way.pair]).rows[0].makespan_seconds)
 
 
 def by_hand(site):
@@ -72,7 +71,7 @@ def by_hand(site):
             for at in room.limits(setting.trace.longest, full, device):
                 assert fits(site, setting, sync, at, share)
                 for name in standing_for(sync):
-                    found.append(ways.Way(replace(setting, max_tokens=at), sync, name))
+                    found.append(Way(replace(setting, max_tokens=at), name, sync))
             assert most <= full
         if found:
             return found
@@ -80,7 +79,7 @@ def by_hand(site):
 
 
 def fits(site, setting, sync, tokens, share):
-    way = ways.Way(replace(setting, max_tokens=tokens), sync, "")
+    way = Way(replace(setting, max_tokens=tokens), "", sync)
     return room.needed(way.cost, tokens, setting.trace.longest).total <= share * site.memory * (1 + 1e-12)
 
 
@@ -102,16 +101,16 @@ def picked(every):
 @pytest.mark.parametrize("seed", range(6))
 def test_the_search_picks_what_all_ways_by_hand_come_to(seed):
     site = tiny(seed)
-    every, found = by_hand(site), search.finalists(site)
+    every = by_hand(site)
     assert set(site.ways()) == set(every)
-    assert found.tried == len(every)
-    for side, way in ((True, found.with_it), (False, found.without)):
-        best = picked([one for one in every if one.one_sided is side])
+    assert len(site.ways()) == len(every)
+    for side in (True, False):
+        mine = [one for one in every if one.one_sided is side]
+        way, best = search.best(site, mine), picked(mine)
         assert (way is None) == (best is None)
         assert way is None or way == best or simulated(way) == pytest.approx(simulated(best), rel=1e-9)
     costs = [room.under(setting.cost, sync) for setting, sync in product(site.settings, SYNCS)]
-    none = search.finalists(replace(site, memory=0.99 * min(room.least(c, site.wish.trace).total for c in costs)))
-    assert (none.without, none.with_it, none.tried) == (None, None, 0)
+    assert replace(site, memory=0.99 * min(room.least(c, site.trace).total for c in costs)).ways() == []
 
 
 @settings(max_examples=15)
@@ -127,16 +126,18 @@ def test_no_way_is_faster_than_the_least_that_it_could_take(lengths, model, devi
     slower = replace(site.settings[0].cost.cluster, slow=tuple(slow))
     site = replace(site, settings=tuple(replace(s, cost=replace(s.cost, cluster=slower)) for s in site.settings))
     for way in site.ways():
-        assert search.least_seconds(site, way) <= search.screened(site, way).sum() * (1 + 1e-12), way.name
+        assert search.least_pace(site, way) <= site.plans.pace(way, search.FEW) * (1 + 1e-12), way.name
 
 
 def test_most_ways_are_not_planned(monkeypatch):
     """Where all layers need not be run again, ways that do so are behind whatever their plans."""
-    asked, screened = [], search.screened
-    monkeypatch.setattr(search, "screened", lambda site, way: asked.append(way) or screened(site, way))
+    asked, pace = [], Plans.pace
+    monkeypatch.setattr(Plans, "pace", lambda plans, way, count: asked.append(way) or pace(plans, way, count))
     site = site_of(drawn(np.random.default_rng(3), 1100, 1, 400, 8192), "qwen3-8b", 16, 16, minibatches=3)
-    found = search.finalists(site)
-    assert 0 < len(asked) < found.tried * 2 / 3
+    every = site.ways()
+    for side in (True, False):
+        search.leading(site, [way for way in every if way.one_sided is side])
+    assert 0 < len(asked) < len(every) * 2 / 3
 
 
 CASES = {
@@ -150,24 +151,27 @@ def everything(site):
     """Seconds of every way over a finer grid of limits, with on-demand and without."""
     found = {True: [], False: []}
     for setting, sync in product(site.settings, SYNCS):
-        first = ways.Way(setting, sync, "lb-micro")
-        device, longest = site.wish.trace.mean * setting.minibatch, site.wish.trace.longest
+        first = Way(setting, "lb-micro", sync)
+        device, longest = site.trace.mean * setting.minibatch, site.trace.longest
         most = room.fullest(first.cost, longest, capacity.filled(site.memory), int(max(longest, room.ENOUGH * device)))
         for limit in room.limits(longest, most, device, 1.12):
             way = replace(first, setting=replace(setting, max_tokens=limit))
             for each in (way, *way.others()):
-                seconds = search.timed(site, each).seconds * search.tokens(site, each, site.minibatches)
-                found[each.one_sided].append(seconds / site.minibatches)
+                count = site.question.minibatches
+                seconds = search.timed(site, each) * site.plans.tokens(each.setting, count)
+                found[each.one_sided].append(seconds / count)
     return found
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_choice_is_within_a_percent_of_exhaustive_search(name):
     site = site_of(*CASES[name])
-    found, every = offers.best(site), everything(site)
+    asked = site.question
+    wish = Wish(replace(asked, devices=1), (asked.gpu,), (asked.devices,))
+    found, every = advice.offer(wish, asked.gpu, asked.devices), everything(site)
     picks = (found.with_it, found.without, found.chosen)
     with_it, without, chosen = (pick.row.makespan_seconds / pick.row.minibatches for pick in picks)
-    assert found.tried < len(every[True]) + len(every[False])
+    assert found.ways < len(every[True]) + len(every[False])
     assert without <= 1.01 * min(every[False])
     assert with_it <= 1.01 * min(every[True])
     lead = min(every[False]) / min(every[True])
@@ -182,33 +186,42 @@ def test_those_that_lead_are_the_first_of_all_however_little_is_planned(seed, mo
     pace = rng.choice(np.linspace(1, 2, 9), 30)
     least = pace * rng.choice([0.3, 0.9, 1.0], 30)
     asked = []
-    monkeypatch.setattr(search, "pace", lambda _, way: asked.append(way) or pace[way])
-    monkeypatch.setattr(search, "least_seconds", lambda _, way: least[way])
-    found = search.leading(None, range(30))
+    monkeypatch.setattr(search, "least_pace", lambda _, way: least[way])
+    plans = SimpleNamespace(pace=lambda way, _: asked.append(way) or pace[way])
+    found = search.leading(SimpleNamespace(plans=plans), range(30))
     assert found == sorted(range(30), key=lambda way: (pace[way], way))[:5]
     assert all(least[way] <= sorted(pace)[4] for way in asked[5:])
+
+
+class Drawn(SimpleNamespace):
+    """One is never another."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_finest_is_the_usual_one_of_those_within_a_percent(seed, monkeypatch):
     rng = np.random.default_rng(seed)
-    names = ["lb-mini", "lb-robust", "lb-micro", "native"]
+    names, others = ["lb-mini", "lb-robust", "lb-micro", "native"], {}
 
     def way(balancer, sharded):
-        one = SimpleNamespace(balancer=balancer, advised=balancer == "lb-robust", cost=SimpleNamespace(sharded=sharded))
-        one.others = lambda: [way(name, sharded) for name in names if name != balancer]
+        one = Drawn(balancer=balancer, advised=balancer == "lb-robust", cost=SimpleNamespace(sharded=sharded))
+        one.others = lambda: others.setdefault(one, [way(name, sharded) for name in names if name != balancer])
         return one
 
     every = [way(names[rng.integers(4)], ["full", "hybrid"][rng.integers(2)]) for _ in range(5)]
-    seconds = {name: float(rng.choice([0.98, 1.0, 1.003, 1.009, 1.02])) for name in names}
-    monkeypatch.setattr(search, "timed", lambda _, one: search.Trial(one, seconds[one.balancer]))
-    trials = [search.Trial(one, float(rng.choice([0.999, 1.0, 1.004, 1.008, 1.03]))) for one in every]
-    first = min(trials, key=lambda one: one.seconds)
-    known = [*trials, *(search.Trial(one, seconds[one.balancer]) for one in first.way.others())]
-    near = [o for o in known if o.seconds <= 1.01 * min(o.seconds for o in [first, *known[5:]])]
-    best = min(near, key=lambda o: (o.way.cost.sharded != "hybrid", o.way.balancer != "lb-robust", o.seconds))
-    found = search.finest(None, trials)
-    assert (found.balancer, found.cost.sharded) == (best.way.balancer, best.way.cost.sharded)
+    by_name = {name: float(rng.choice([0.98, 1.0, 1.003, 1.009, 1.02])) for name in names}
+    seconds = {one: float(rng.choice([0.999, 1.0, 1.004, 1.008, 1.03])) for one in every}
+    monkeypatch.setattr(search, "leading", lambda _, ways: ways)
+    monkeypatch.setattr(search, "timed", lambda _, one: seconds.get(one, by_name[one.balancer]))
+    first = min(every, key=seconds.__getitem__)
+    known = seconds | {one: by_name[one.balancer] for one in first.others()}
+    fastest = min([seconds[first], *(known[one] for one in first.others())])
+    near = [one for one in known if known[one] <= 1.01 * fastest]
+    best = min(near, key=lambda one: (one.cost.sharded != "hybrid", one.balancer != "lb-robust", known[one]))
+    found = search.best(None, every)
+    assert (found.balancer, found.cost.sharded) == (best.balancer, best.cost.sharded)
 
 
 # What a trainer runs by itself.
@@ -222,9 +235,8 @@ def trained(seed, trainer):
     return ask(Trace("drawn", trace.lengths, bundle=bundle), MODELS[seed % 3], trainer=trainer, **asked)
 
 
-def pace_by_hand(way, sync):
-    file = plan(way.setting, way.rule.balancer)
-    return pace_of(way, makespans(file.schedules, room.under(way.setting.cost, sync).calm))
+def pace_by_hand(way):
+    return pace_of(way, makespans(plan(way.setting, way.balancer).schedules, way.cost.calm))
 
 
 @pytest.mark.parametrize("trainer", ["trl", "verl", "axolotl", "torchtitan"])
@@ -233,25 +245,25 @@ def test_of_each_rule_of_a_trainer_the_fastest_that_fits_is_its_row(seed, traine
     setting, known = trained(seed, trainer), TRAINERS[trainer]
     whole, batch = setting.cost.cluster.memory_bytes, 2 * setting.minibatch
     for memory in (0.92 * whole, whole, 0.0):
-        every = {sync: list(stock.ways(setting, known, sync, memory)) for sync in known.met}
+        every = {sync: list(stock.ways(setting, sync, memory)) for sync in known.met}
         if any(every.values()):
             break
     for sync, one in ((sync, one) for sync, some in every.items() for one in some):
         cost = room.under(one.setting.cost, sync)
-        assert max(schedule.fullest for schedule in plan(one.setting, one.rule.balancer).schedules) <= one.setting.limit
+        assert max(schedule.fullest for schedule in plan(one.setting, one.balancer).schedules) <= one.setting.limit
         assert not memory or room.needed(cost, one.setting.limit, setting.trace.longest).total <= memory
         rows = one.setting.trace
         samples = one.setting.minibatch * (len(rows.lengths) / rows.bundles.size if one.rule.rows else 1)
         assert abs(2 * samples / batch - 1) <= 0.1
     best = {}
     for sync, rule in product(known.met, known.own):
-        if some := [pace_by_hand(one, sync) for one in every[sync] if one.rule == rule]:
+        if some := [pace_by_hand(one) for one in every[sync] if one.rule == rule]:
             best[rule.balancer, sync] = min(some)
     if not best:
         with pytest.raises(InputError):
-            stock.chosen(setting, known)
+            stock.chosen(setting)
         return
-    found = {(way.rule.balancer, sync): pace_by_hand(way, sync) for way, sync in stock.chosen(setting, known)}
+    found = {way.pair: pace_by_hand(way) for way in stock.chosen(setting)}
     assert found == pytest.approx(best)
 
 
@@ -292,10 +304,10 @@ def drawn_offers(row, seed):
             row, makespan_seconds=float(rng.choice([50, 60, 70])), dollars=dollars if priced else None,
             gpu_hours=float(rng.uniform(1, 2)), memory_bytes=used, memory_limit=100.0, memory_fits=used <= 100,
         )  # fmt: skip
-        found.append(Seen("h100", devices, Best(None, None, 1), Pick(None, mine)))
+        found.append(Seen("h100", devices, Pick(None, mine), None, None))
     deadline, budget = [None, 55.0, 65.0][seed % 3], [None, 10.1][seed % 2] if priced else None
     wish = SimpleNamespace(deadline=deadline, budget=budget, prices=priced)
-    return wish, sorted(found, key=offers._cheapness(priced))
+    return wish, sorted(found, key=advice.cheapness)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -306,14 +318,14 @@ def test_the_fastest_of_those_within_a_percent_of_the_cheapest_is_rented(row, se
         return 0 if one.memory_bytes <= 92 else 1 if one.memory_fits else 2
 
     def spent(one):
-        return one.gpu_hours if one.dollars is None else one.dollars
+        return one.row.gpu_hours if one.dollars is None else one.dollars
 
     assert [(level(one), spent(one)) for one in every] == sorted((level(one), spent(one)) for one in every)
     within = [one for one in every if wish.deadline is None or one.seconds <= wish.deadline]
     within = [one for one in within if wish.budget is None or one.dollars <= wish.budget]
     best = [one for one in within if level(one) == min(map(level, within))]
     near = [one for one in best if spent(one) <= 1.01 * min(map(spent, best))]
-    found = reply.rented(SimpleNamespace(wish=wish, offers=every))
+    found = advice_words.rented(SimpleNamespace(wish=wish, offers=every))
     assert found is min(near, key=lambda one: one.seconds, default=None)
 
 
@@ -322,6 +334,6 @@ def test_on_demand_is_chosen_where_it_leads_notably_or_alone_fits(row, seed):
     rng = np.random.default_rng(seed)
     with_it, without = (Pick(None, replace(row, makespan_seconds=float(rng.choice([1, 1.01, 1.03])))) for _ in range(2))
     lead = without.row.makespan_seconds / with_it.row.makespan_seconds
-    assert Best(without, with_it, 2).chosen is (with_it if lead >= 1.02 else without)
-    assert Best(None, with_it, 1).chosen is with_it
-    assert Best(without, None, 1).chosen is without
+    assert advice.pick(without, with_it) is (with_it if lead >= 1.02 else without)
+    assert advice.pick(None, with_it) is with_it
+    assert advice.pick(without, None) is without

@@ -1,0 +1,224 @@
+"""What to rent, in sentences: this, because; the next best; what would change the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from odcsim.decide import fixed, stock, stock_words
+from odcsim.decide.answer import NEAR, NOTABLE
+from odcsim.decide.answer_words import drawn
+from odcsim.decide.remedies import outliers, remedies
+from odcsim.decide.whole_run import interval_of, spent_by
+from odcsim.recipe import SEARCHED
+from odcsim.results import capacity
+from odcsim.support.numbers import counted, duration, hours, money
+
+if TYPE_CHECKING:
+    from odcsim.decide.advice import Advice, Offer, Wish
+
+HALF = 0.5  # of devices' time: where more of it is idle, half of them would do
+
+
+def run(wish: Wish) -> str:
+    return f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}"
+
+
+def asked(wish: Wish) -> str:
+    """What is to be trained, and for how long. A trainer that packs rows takes other steps on other numbers of GPUs."""
+    trainer, trace = wish.question.trainer, wish.trace
+    by = f": {wish.steps:,} steps" if trainer is None else f" by {trainer}"
+    lengths = f"{trace.name} ({trace.in_words}, longest {trace.longest:,} tokens)"
+    return f"{wish.question.model}, {lengths}, {run(wish)} of batches of {wish.global_batch:,}{by}"
+
+
+def limits(wish: Wish) -> str:
+    """Deadline and budget, as they were asked for."""
+    late = f" within {duration(wish.deadline)}" if wish.deadline is not None else ""
+    return late + (f" for {money(wish.budget)}" if wish.budget is not None else "")
+
+
+def rented(advice: Advice) -> Offer | None:
+    """The fastest of those that cost as little as any, to a percent: nobody waits a day to save a dollar. Tight in
+    memory only where all are."""
+    good = capacity.roomiest(_within(advice))
+    return min((o for o in good if o.spent <= NEAR * good[0].spent), key=lambda o: o.seconds, default=None)
+
+
+def _within(advice: Advice) -> list[Offer]:
+    """The offers within deadline and budget, cheapest first."""
+    return [offer for offer in advice.offers if offer.within(advice.wish)]
+
+
+def sentences(advice: Advice) -> list[str]:
+    within, rent = _within(advice), rented(advice)
+    if not advice.offers:
+        why = "the list says why, and what would help where that is known"
+        return [f"None of these can run; {why}. If memory is short: more GPUs, LoRA or a smaller model."]
+    if rent is None:
+        return list(_out_of_reach(advice))
+    others = [offer for offer in advice.offers if offer is not rent]
+    lines = [_rent(advice.wish, rent, within), how(rent), *_idle(rent), *_memory(advice, rent, within), on_demand(rent)]
+    return [*lines, *_next(rent, within, others), *_changes(advice.wish, rent, others), *_trust(advice, rent)]
+
+
+def costs(offer: Offer) -> str:
+    """Hours and dollars in the middle of their intervals; and whether it is tight."""
+    return f"{_paid(offer)}{', tight in memory' if capacity.tight(offer) else ''}"
+
+
+def _paid(offer: Offer) -> str:
+    return spent_by(offer.row) + (f" and {hours(offer.row.gpu_hours)} GPU-hours" if offer.dollars is None else "")
+
+
+def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
+    """`every`: what is within deadline and budget, of which what fits memory is chosen from."""
+    steps, samples = rent.row.minibatches, rent.chosen.way.samples
+    done = f"{run(wish)}, {steps:,} steps of {samples:,.0f} {wish.trace.unit}s"
+    good, within = capacity.roomiest(every), limits(wish)
+    asked = [*(["fit memory"] if len(good) < len(every) else []), *([f"are done{within}"] if within else [])]
+    count = f"of the {len(good)} that {' and '.join(asked)}" if asked else f"of {len(good)}"
+    kind = "the cheapest" if rent.dollars is not None else "the one of fewest GPU-hours"
+    one = " and ".join(asked).replace("fit ", "fits ").replace("are ", "is ")
+    because = f"{kind} {count}" if len(good) > 1 else f"the only one that {one or 'can run'}"
+    if rent is not good[0]:
+        because = f"within 1 % of {kind} {count}, and faster"
+    interval = "" if rent.row.certain else f" ({interval_of(rent.row)})"
+    tight = f", and memory is {capacity.told(rent)}" if capacity.tight(rent) else ""
+    return f"Rent {rent.name}: {done} take {_paid(rent)}{interval}. It is {because}{tight}."
+
+
+def how(offer: Offer) -> str:
+    way, row, unit = offer.chosen.way, offer.row, offer.chosen.way.setting.trace.unit
+    mfu = "" if row.mfu is None else f", {row.mfu:.{0 if row.mfu >= 0.01 else 1}%} MFU"
+    tight = ": tight" if capacity.tight(offer) else ""
+    used = f"{capacity.sized(offer)} per device{tight}; devices idle {row.idle:.0%} of the time{mfu}"
+    by = f"Run it by {way.name}, {way.words}"
+    if row.made is not None:
+        return f"{by}: {stock_words.settings(row.made, unit)}; {used}."
+    one = round(row.microbatches, 1) == 1  # others are an average
+    packs = "1 microbatch" if one else f"{row.microbatches:.1f} microbatches"
+    each = f"{counted(way.setting.minibatch, unit)} per device and step"
+    return f"{by}: {each}, in {packs} of at most {way.setting.limit:,} tokens; {used}."
+
+
+def _idle(rent: Offer) -> Iterator[str]:
+    """Why so much of what is rented idles, where it does, and how many devices would do."""
+    if rent.row.idle > HALF and rent.busy < rent.devices:
+        words = (
+            f"a step's work is {max(1, round(rent.busy)):,} times that of its heaviest sample, which one device runs"
+        )
+        yield f"More than half of {rent.name} idles: {words}. No more devices than that can be busy."
+
+
+def _memory(advice: Advice, rent: Offer, within: Sequence[Offer]) -> Iterator[str]:
+    """What is tight, what memory alone decides, and what would fit."""
+    if capacity.tight(rent):
+        ways_out = "; ".join(remedies(replace(rent.chosen.way.setting, max_tokens=0)))
+        beside = f" Options that fit: {ways_out}." if ways_out else ""
+        off = "some 5 % off at the median, and some by far more"
+        yield f"Memory estimates are {off}, so a tight row may not fit.{beside}"
+    fuller = [o for o in within if capacity.level(o) > capacity.level(rent) and o.spent < rent.spent]
+    if fuller:
+        first = min(fuller, key=lambda o: o.spent)
+        times = f"{duration(first.seconds)} at {first.spent / rent.spent:.2f} times the cost"
+        shorter = outliers(first.chosen.way.cost, advice.wish.trace, first.memory_limit or 0.0)
+        room = f" {shorter}." if shorter else ""
+        yield f"{first.name} would take {times}, but is tight: {capacity.sized(first)} per device.{room}"
+    if kept := rent.kept_out:
+        what = "is tight in memory" if capacity.tight(kept.need) else "does not fit memory"
+        how = f"{kept.way.words}, {kept.way.setting.limit:,} tokens ({capacity.sized(kept.need)})"
+        room = f" {kept.shorter}." if kept.shorter else ""
+        yield f"This {what}, and would be {kept.gain:.2f} times as fast: {how}.{room}"
+
+
+def on_demand(offer: Offer) -> str:
+    without, with_it, gain = offer.without, offer.with_it, offer.gain or 0.0
+    if offer.own is not None:  # what balancers and syncs would bring that the trainer has not
+        trainer, gains = offer.own.way.setting.trainer, offer.with_engine
+        if not any(times >= NOTABLE for times in gains.values()):
+            return f"No balancer and no sync of odc_engine is notably faster than what {trainer} runs by itself."
+        brought = " and ".join(f"{name} {times:.2f} times" for name, times in gains.items())
+        return f"{trainer} runs that by itself. With odc_engine, {brought} as fast."
+    if with_it is None:
+        return "On-demand communication does not fit memory there."
+    name = with_it.way.name
+    if without is None:
+        return f"Without on-demand communication nothing fits memory there; {name} does."
+    if gain >= NOTABLE:
+        paid = "" if without.row.dollars is None else f" and {money(without.row.dollars)}"
+        took = f"{without.way.name}, which takes {duration(without.row.makespan_seconds)}{paid}"
+        return f"On-demand communication pays: {gain:.2f} times as fast as the best without it, {took}."
+    slower = f"{name} takes {1 / gain:.2f} times as long" if gain < 0.995 else f"{name} is {gain:.2f} times as fast"
+    return f"On-demand communication does not pay here: {slower}."
+
+
+def _next(rent: Offer, within: Sequence[Offer], others: Sequence[Offer]) -> Iterator[str]:
+    other = next((offer for offer in [*capacity.roomiest(within), *within, *others] if offer is not rent), None)
+    if other is not None:
+        faster = rent.seconds / other.seconds
+        speed = f"{faster:.1f} times as fast" if faster > 1 else f"{1 / faster:.1f} times as long"
+        beyond = "" if other in within else ", beyond what was asked for"
+        against = f"{other.spent / rent.spent:.2f} times the cost, {speed}"
+        yield f"Next best: {other.name}, {costs(other)}{beyond} ({against})."
+
+
+def _changes(wish: Wish, rent: Offer, others: Sequence[Offer]) -> Iterator[str]:
+    """What would change the answer: the long end of the interval, where it is beyond what was asked for; the price
+    below which each other kind of GPU would be the cheapest; and a deadline that something else keeps."""
+    _, high = rent.factors
+    changes = []
+    if wish.deadline is not None and rent.seconds * high > wish.deadline:
+        changes.append(f"at the upper end of the interval it takes {duration(rent.seconds * high)}, over the deadline")
+    if wish.budget is not None and rent.dollars is not None and rent.dollars * high > wish.budget:
+        changes.append(f"at the upper end of the interval it costs {money(rent.dollars * high)}, over the budget")
+    for gpu in dict.fromkeys(offer.gpu for offer in others if offer.gpu != rent.gpu):
+        rivals = [o for o in others if o.gpu == gpu and (wish.deadline is None or o.seconds <= wish.deadline)]
+        if rivals and rent.dollars is not None:
+            rival = min(capacity.roomiest(rivals), key=lambda o: o.row.gpu_hours)
+            changes.append(f"{gpu} at less than {money(rent.dollars / rival.row.gpu_hours)} an hour ({rival.name})")
+    if faster := [o for o in others if o.seconds < rent.seconds]:
+        first = min(capacity.roomiest(faster), key=lambda o: o.spent)
+        changes.append(f"a deadline under {duration(rent.seconds)} ({first.name}: {costs(first)})")
+    if changes:
+        yield f"What would change the answer: {'; '.join(changes)}."
+
+
+def _out_of_reach(advice: Advice) -> Iterator[str]:
+    wish = advice.wish
+    yield f"Nothing here finishes{limits(wish)}."
+    ways = []
+    if cheap := [o for o in advice.offers if wish.budget is None or (o.dollars or 0.0) <= wish.budget]:
+        quick = min(capacity.roomiest(cheap), key=lambda o: o.seconds)
+        ways.append(f"a deadline of {duration(quick.seconds)} ({quick.name}: {costs(quick)})")
+    if soon := [o for o in advice.offers if wish.deadline is None or o.seconds <= wish.deadline]:
+        ways.append(f"a budget of {money(soon[0].dollars or 0.0)} ({soon[0].name}: {costs(soon[0])})")
+    if not ways:
+        both = advice.offers[0]
+        ways.append(f"{duration(both.seconds)} and {money(both.dollars or 0.0)} together ({both.name})")
+    share, where = max(((_share(wish, o), o) for o in capacity.roomiest(advice.offers)), key=lambda pair: pair[0])
+    ways.append(f"{wish.epochs * share:.3g} epochs instead of {wish.epochs:g} ({where.name})")
+    yield f"What would work: {'; '.join(ways)}."
+
+
+def _share(wish: Wish, offer: Offer) -> float:
+    """How much of the run is within deadline and budget."""
+    time = 1.0 if wish.deadline is None else wish.deadline / offer.seconds
+    return min(time, 1.0 if wish.budget is None else wish.budget / (offer.dollars or wish.budget))
+
+
+def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
+    question = advice.wish.question
+    trainer = stock.known(question.trainer)
+    if rent.row.fidelity == "extrapolated":
+        yield "WARNING: some samples or microbatches are beyond what the seconds were fitted to: extrapolated."
+    if trainer is not None:
+        yield stock_words.rules(trainer, question.recipe)
+    searched = [name for name in SEARCHED if name != "sharding" or trainer is None or "hybrid" in trainer.knows]
+    yield fixed.beside(question.recipe, searched, question.on_demand_cost)
+    origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
+    seconds = "; ".join(f"{gpu}: {origin}" for gpu, origin in origins.items())
+    yield f"Training steps only, without data loading, evaluation and checkpoints. Seconds: {seconds}."
+    if advice.wish.trace.origin:
+        yield drawn(advice.wish.trace.origin)

@@ -1,0 +1,172 @@
+"""The best way to run on so many GPUs: sharding, recompute, sync, balancer and token limit.
+
+Ways are screened on few minibatches, and the best few are simulated on all. A way that would be behind those few though
+its devices shared all work evenly is not even planned.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from odcsim import balance, catalog
+from odcsim.decide import room, stock
+from odcsim.decide.answer import NEAR, NOTABLE
+from odcsim.decide.asking import setting_of
+from odcsim.decide.remedies import outliers
+from odcsim.decide.setting import Setting
+from odcsim.decide.way import Plans, Way
+from odcsim.executors import simulation
+from odcsim.neighbours.neighbour import lacking
+from odcsim.program import SYNCS
+from odcsim.question import Question
+from odcsim.recipe import RECOMPUTE
+from odcsim.results import capacity
+from odcsim.results.capacity import Need
+from odcsim.trace import Trace
+
+FEW = 6  # minibatches to screen by
+KEPT = 5  # ways with on-demand, and as many without, that are simulated
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """So many GPUs of a kind, and the settings in which a way on them may run."""
+
+    question: Question  # with its lengths read; its recipe has what the search may not choose
+    memory: float  # bytes of a GPU
+    settings: tuple[Setting, ...]  # by recompute and sharding
+    plans: Plans
+
+    @property
+    def trace(self) -> Trace:
+        return self.question.trace  # type: ignore[no-any-return]
+
+    @property
+    def busy(self) -> float:
+        """Devices that a minibatch can keep busy, on average: a sample is one device's, and the heaviest sets the
+        pace."""
+        weights = [one.weights for one in self.plans.drawn(self.settings[0])]
+        return float(sum(of.sum() for of in weights) / sum(of.max() for of in weights))
+
+    def ways(self) -> list[Way]:
+        """Every way to screen that fits memory, or is tight where none does: the trainer's own, and ours."""
+        found = list[Way]()
+        for space in (self._own, self._ours):
+            for memory in (capacity.filled(self.memory), self.memory):
+                if some := list(space(memory)):
+                    found += some
+                    break
+        return found
+
+    def _own(self, memory: float) -> Iterator[Way]:
+        if trainer := stock.known(self.question.trainer):
+            for setting, sync in product(self.settings, trainer.met):
+                if not lacking(trainer, setting.cost.recipe):
+                    yield from stock.ways(setting, sync, memory)
+
+    def _ours(self, memory: float) -> Iterator[Way]:
+        for setting, sync in product(self.settings, SYNCS):
+            trace, cost = setting.trace, room.under(setting.cost, sync)
+            most = room.fullest(cost, trace.longest, memory, useful(setting))
+            limits = room.limits(trace.fullest, most, setting.device_tokens)
+            for limit, name in product(limits, balance.standing_for(sync)):
+                yield Way(replace(setting, max_tokens=limit), name, sync)
+
+
+def useful(setting: Setting) -> int:
+    """The limit from which on nothing is left to gain."""
+    return int(max(setting.trace.fullest, room.ENOUGH * setting.device_tokens))
+
+
+def site(question: Question) -> Site:
+    """Settings by recompute, and where there are several nodes by sharding. Where seconds are a fit to measurements,
+    only what they can be derived for: beside them, estimates would compare two sources and not two ways."""
+    recipe = question.recipe
+    if (trainer := stock.known(question.trainer)) is not None:
+        stock.check(question.trace, replace(recipe, recompute="full", sharding="full"), trainer)
+
+    def setting(again: str, sharding: str) -> Setting:
+        asked = replace(question, recipe=replace(recipe, recompute=again, sharding=sharding))
+        return setting_of(asked, limited=False)
+
+    usual = setting("full", "full").cost
+    derived = usual.profile.fidelity != "catalogue" and not usual.profile.factor
+    whole_nodes = usual.cluster.nodes > 1 and not question.devices % usual.cluster.devices_per_node
+    choices = product(("full", "none") if derived else RECOMPUTE, ("full", "hybrid") if whole_nodes else ("full",))
+    memory = catalog.gpu(question.gpu or "").memory_bytes
+    return Site(question, memory, tuple(setting(*one) for one in choices), Plans(question.minibatches))
+
+
+def best(site: Site, ways: Iterable[Way]) -> Way | None:
+    """The fastest of these, with whichever balancer makes it faster still. Hybrid sharding and lb-robust, which are
+    usual, where they cost next to nothing. None where there are none."""
+    seconds = {way: timed(site, way) for way in leading(site, ways)}
+    if not seconds:
+        return None
+    first = min(seconds, key=seconds.__getitem__)
+    others = {way: timed(site, way) for way in first.others()}
+    fastest = min([seconds[first], *others.values()])
+    near = {way: took for way, took in (seconds | others).items() if took <= NEAR * fastest}
+    return min(near, key=lambda way: (way.cost.sharded != "hybrid", not way.advised, near[way]))
+
+
+def leading(site: Site, ways: Iterable[Way]) -> list[Way]:
+    """The `KEPT` fastest of them as screening has it."""
+    first: list[tuple[float, int, Way]] = []
+    for least, number, way in sorted((least_pace(site, way), number, way) for number, way in enumerate(ways)):
+        if len(first) == KEPT and least > first[-1][0]:
+            break
+        first = sorted([*first, (site.plans.pace(way, FEW), number, way)])[:KEPT]
+    return [way for *_, way in first]
+
+
+def least_pace(site: Site, way: Way) -> float:
+    """What screening finds no way to be below: compute shared evenly, and the longest sample on the fastest device."""
+    slow = [1.0] * site.question.devices
+    for device, factor in way.cost.cluster.slow:
+        slow[device] = factor
+    at_once, fastest = sum(1 / factor for factor in slow), min(slow)
+    weights = [one.weights for one in site.plans.drawn(way.setting)[:FEW]]
+    seconds = float(sum(max(of.sum() / at_once, of.max() * fastest) for of in weights))
+    return seconds / site.plans.tokens(way.setting, FEW)
+
+
+def timed(site: Site, way: Way) -> float:
+    """Seconds of a token by the scan, as a row would have it; where links are shared or something is drawn, on fewer
+    minibatches by the executor that knows that."""
+    count = FEW if way.cost.cluster.eventful else site.question.minibatches
+    schedules = site.plans.of(way, site.question.minibatches).schedules[:count]
+    seconds = simulation.makespans(schedules, way.cost, seed=way.setting.seed).sum()
+    return float(seconds) / site.plans.tokens(way.setting, len(schedules))
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOut:
+    """A faster way that memory alone keeps from being run, or that is tight."""
+
+    way: Way
+    need: Need
+    gain: float  # how many times as fast it is, as screening has it
+    shorter: str  # the cutoff by which it fits, where that shortens next to no samples
+
+
+def kept_out(site: Site, chosen: Way) -> KeptOut | None:
+    """Of the chosen way by another recompute and in fuller microbatches, what leads by what somebody would change their
+    training for: the fastest that a cutoff of few samples makes room for, else the leanest."""
+    trace, found = site.trace, list[KeptOut]()
+    seconds = float(site.plans.screened(chosen, FEW).sum())
+    for setting in site.settings:
+        if setting.cost.sharded != chosen.setting.cost.sharded:
+            continue
+        for limit in sorted({trace.fullest, chosen.setting.limit, useful(setting)}):
+            way = replace(chosen, setting=replace(setting, max_tokens=limit))
+            need = Need(room.needed(way.cost, limit, trace.longest).total, site.memory)
+            if capacity.level(need) == capacity.FITS:
+                continue
+            gain = seconds / float(site.plans.screened(way, FEW).sum())
+            if gain >= NOTABLE:  # a cutoff helps where the longest sample alone fills what it fills
+                shorter = outliers(way.cost, trace, site.memory) if limit <= trace.fullest else ""
+                found.append(KeptOut(way, need, gain, shorter))
+    if fitting := [one for one in found if one.shorter]:
+        return max(fitting, key=lambda one: one.gain)
+    return min(found, key=lambda one: one.need.memory_bytes, default=None)
