@@ -118,8 +118,8 @@ def test_an_advice_has_its_ways_with_those_that_do_not_meet(house):
 trace = "lognormal:median=12000,sigma=1,max=60000,samples=1000"
 asked = {"devices": 8, "global_batch": 512, "minibatches": 2, "cluster": "slow.toml"}
 [offer] = odcsim.advise(trace, "qwen3-1.7b", gpus="l40s", **asked).offers
-best = offer.best
-said(gain=best.gain, sides=[[one.way.sync, one.row.makespan_seconds] for one in (best.without, best.with_it)])
+sides = [[one.way.sync, one.row.makespan_seconds] for one in (offer.without, offer.with_it)]
+said(gain=offer.gain, sides=sides)
      """)
     (met, without), (apart, with_it) = found["sides"]
     assert met in MEET
