@@ -7,15 +7,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from odcsim import balance, neighbours
+from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
+from odcsim.executors import simulation
+from odcsim.recipe import Recipe
 from odcsim.results import capacity
 from odcsim.results.summary import REFERENCE, Row
+from odcsim.schedule import ScheduleFile
 
 if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison  # which tells of itself by these
 
 NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
+FEW = 12  # minibatches that are run with compute at the ends of its interval: all rows run the same ones
 NEAR = 1.01  # of the fastest row's time: costs that are a little off decide who is ahead there
+Pair = tuple[str, str]  # (balancer, sync)
+Ends = tuple[float, float, float]  # seconds with compute at the low end of its interval, as likely, and at the high end
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +67,36 @@ class Basis:
 
 def answer(comparison: Comparison) -> Basis:
     reference = comparison.row(*REFERENCE)
+    ours = [r for r in comparison.rows if r.one_sided]
+    theirs = [r for r in comparison.rows if not r.one_sided]
+    if not ours:
+        raise InputError("no row with on-demand, which the answer needs", fix="compare lb-mini under on-demand, too")
 
     def slowness(row: Row) -> tuple[float, bool]:
         """Rows as fast as others to 0.01 % make no better choice than the published balancers."""
         return round(row.makespan_seconds / reference.makespan_seconds, 4), not neighbours.named(row.balancer).published
 
-    all_ours, all_theirs = _candidates(comparison)
-    own = [row for row in all_theirs if row.pair in comparison.stock]
-    beside = [row for row in all_theirs if row.pair not in comparison.stock]
-    all_theirs = own or beside
-    ours, theirs = _fitting(all_ours), _fitting(all_theirs)
-    best = min(ours, key=slowness)
-    usual = [r for r in ours if r.balancer == balance.advised(r.sync)]
+    own = [row for row in theirs if row.pair in comparison.stock]
+    beside = [row for row in theirs if row.pair not in comparison.stock]
+    rivals, fitting = own or beside, _fitting(ours)
+    best, rival = min(fitting, key=slowness), min(_fitting(rivals), key=slowness)
+    usual = [r for r in fitting if r.balancer == balance.advised(r.sync)]
     best = min((r for r in usual if r.makespan_seconds <= NEAR * best.makespan_seconds), key=slowness, default=best)
-    rival = min(theirs, key=slowness)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     pays = ahead and (best.speedup_low or 0) > 1
     reply = Basis(reference, rival, best, pays)
     if own:
-        kept = tuple(_kept_out(rival, all_theirs))
+        kept = tuple(_kept_out(rival, rivals))
         unit, balanced = comparison.setting.trace.unit, min(_fitting(beside), key=slowness)
         return replace(reply, kept_out=kept, balanced=balanced, unit=unit)
     if reply.by_memory:
         reply = replace(reply, pays=capacity.level(best) < capacity.level(rival))
     else:
-        reply = replace(reply, flips=_flips(comparison, ours, theirs, pays))
-    theirs_out = [pair for pair in _kept_out(rival, all_theirs) if not reply.pays or _near(pair[1], best)]
-    return replace(reply, kept_out=(*_kept_out(best, all_ours), *theirs_out))
-
-
-def _near(rival: Row, best: Row) -> bool:
-    """Whether nobody would change their training loop for the best of them, if the rival fitted."""
-    return rival.makespan_seconds < NOTABLE * best.makespan_seconds
+        reply = replace(reply, flips=_flips(comparison, fitting, _fitting(rivals), pays))
+    theirs_out = list(_kept_out(rival, rivals))
+    if reply.pays:  # those alone by which nobody would change their training loop
+        theirs_out = [pair for pair in theirs_out if pair[1].makespan_seconds < NOTABLE * best.makespan_seconds]
+    return replace(reply, kept_out=(*_kept_out(best, ours), *theirs_out))
 
 
 def told(comparison: Comparison, reply: Basis) -> Sequence[Row]:
@@ -103,6 +108,12 @@ def told(comparison: Comparison, reply: Basis) -> Sequence[Row]:
     return [row for row in comparison.rows if row.made or row in beside or row.balancer in rivals]
 
 
+def _fitting(rows: Sequence[Row]) -> list[Row]:
+    """Those that fit, else those that are tight, else the one that needs least."""
+    fitting = [r for r in capacity.roomiest(rows) if r.memory_fits is not False]
+    return fitting or [min(rows, key=lambda r: r.memory_bytes or 0.0)]
+
+
 def _kept_out(chosen: Row, every: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
     """The fastest of a side, where memory alone keeps it from being chosen."""
     fuller = [r for r in every if capacity.level(r) > capacity.level(chosen)]
@@ -111,40 +122,36 @@ def _kept_out(chosen: Row, every: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
         yield chosen, first
 
 
-def _candidates(comparison: Comparison) -> tuple[list[Row], list[Row]]:
-    """The rows to choose from, with on-demand and without, whatever memory they need."""
-    ours = [r for r in comparison.rows if r.one_sided]
-    theirs = [r for r in comparison.rows if not r.one_sided]
-    if not ours:
-        raise InputError("no row with on-demand, which the answer needs", fix="compare lb-mini under on-demand, too")
-    return ours, theirs
-
-
-def _fitting(rows: Sequence[Row]) -> list[Row]:
-    """Those that fit, else those that are tight, else the one that needs least."""
-    fitting = [r for r in capacity.roomiest(rows) if r.memory_fits is not False]
-    return fitting or [min(rows, key=lambda r: r.memory_bytes or 0.0)]
+def ends(setting: Setting, plans: Mapping[str, ScheduleFile], ran: Mapping[Pair, Recipe]) -> Mapping[Pair, Ends]:
+    """Seconds of the first minibatches with compute at the ends of its interval: compute stretches, transfers do not,
+    so what hides them, and who gains, may change. `ran`: how each pair ran. Nothing where seconds come without an
+    interval, nor of balancers that leave counts as they come."""
+    cost = setting.cost
+    if cost.profile.low == cost.profile.high:
+        return {}
+    quiet = replace(cost, cluster=replace(cost.cluster, jitter=0.0, swing=0.0))
+    few, found = 4 if quiet.cluster.shared_links else FEW, dict[Pair, Ends]()
+    stretched = [cost.profile.stretched(factor) for factor in (cost.profile.low, 1.0, cost.profile.high)]
+    for pair, recipe in ran.items():
+        if neighbours.named(pair[0]).even:
+            schedules = plans[pair[0]].schedules[:few]
+            costs = (replace(quiet, recipe=recipe, profile=profile) for profile in stretched)
+            low, middle, high = (float(simulation.makespans(schedules, one, seed=setting.seed).sum()) for one in costs)
+            found[pair] = low, middle, high
+    return found
 
 
 def _flips(comparison: Comparison, ours: Sequence[Row], theirs: Sequence[Row], pays: bool) -> Flip | None:
-    """Whether the answer holds at both ends of the interval, of seconds that come with one."""
-    if comparison.ends is None or not all(_balanced(comparison.ends.middle, rows) for rows in (ours, theirs)):
+    """The end of the interval at which the answer would be another. Nothing is known of unbalanced rows, which may be
+    all that fit, nor told where both sides are too near to tell."""
+    sides = [[comparison.ends[r.pair] for r in rows if r.pair in comparison.ends] for rows in (theirs, ours)]
+    if not all(sides):
         return None
-
-    def lead(seconds: Mapping[tuple[str, str], float]) -> float:
-        pairs = ([(r.balancer, r.sync) for r in rows] for rows in (theirs, ours))
-        rival, best = (min(seconds[pair] for pair in some if pair in seconds) for some in pairs)
-        return rival / best
-
-    if (lead(comparison.ends.middle) >= NOTABLE) != pays:  # too near to tell
+    low, middle, high = (min(row[end] for row in sides[0]) / min(row[end] for row in sides[1]) for end in range(3))
+    if (middle >= NOTABLE) != pays:
         return None
-    profile, ends = comparison.setting.cost.profile, comparison.ends
-    for factor, seconds in ((profile.low, ends.low), (profile.high, ends.high)):
-        if ((at := lead(seconds)) >= NOTABLE) != pays:
-            return Flip(factor, at)
+    profile = comparison.setting.cost.profile
+    for factor, lead in ((profile.low, low), (profile.high, high)):
+        if (lead >= NOTABLE) != pays:
+            return Flip(factor, lead)
     return None
-
-
-def _balanced(seconds: Mapping[tuple[str, str], float], rows: Sequence[Row]) -> bool:
-    """Whether the interval's ends are known of any: of unbalanced rows, which may be all that fit, they are not."""
-    return any((r.balancer, r.sync) in seconds for r in rows)

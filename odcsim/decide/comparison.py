@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from odcsim import balance, neighbours
 from odcsim.catalog import fits
-from odcsim.decide import answer, answer_words, examples, room, setting_words, stock
-from odcsim.decide.ends import FEW, Ends, ends
+from odcsim.decide import answer, answer_words, room, setting_words, stock
+from odcsim.decide.answer import FEW, Ends
 from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed
 from odcsim.decide.fixed import fixed
 from odcsim.decide.setting import Setting, assign, drawn
@@ -19,13 +21,14 @@ from odcsim.program import SYNC_TABLE
 from odcsim.question import FIELDS
 from odcsim.recipe import CHOICES
 from odcsim.results import summary
+from odcsim.results.metrics import PARTS, Usage
 from odcsim.results.summary import Row
 from odcsim.schedule import ScheduleFile
 from odcsim.support import tables
 from odcsim.support.checked import expect, shown
 from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted
-from odcsim.timeline import Timeline
+from odcsim.timeline import Floats, Timeline
 
 WORDS = ("among", "doubted", "memory_limit", "plan", "advance")  # of `compare` beside a setting's terms
 
@@ -34,16 +37,16 @@ WORDS = ("among", "doubted", "memory_limit", "plan", "advance")  # of `compare` 
 class Comparison(Glanced, Evaluation):
     """The rows beside each other, what they answer, and how far their seconds can be trusted."""
 
-    ends: Ends | None = field(default=None, repr=False)  # where seconds come with an interval
+    ends: Mapping[Pair, Ends] = field(default_factory=dict, repr=False)  # where seconds come with an interval
     stock: Mapping[Pair, Evaluation] = field(default_factory=dict, repr=False)  # rows that are a trainer's own
 
     def clearest(self, before: Pair, after: Pair) -> int:
         """The minibatch in which the second (balancer, sync) gains most over the first."""
-        return examples.clearest(*(self.usage(*pair) for pair in (before, after)))
+        return clearest(*(self.usage(*pair) for pair in (before, after)))
 
     def typical(self, *rows: Pair) -> int:
         """The minibatch whose idle is nearest to the table's under each (balancer, sync)."""
-        return examples.typical([self.usage(*pair) for pair in rows])
+        return typical([self.usage(*pair) for pair in rows])
 
     def timeline(self, balancer: str, sync: str, minibatch: int) -> Timeline:
         """One minibatch of a row, device by device: its number in the timeline is 0."""
@@ -111,6 +114,23 @@ class Comparison(Glanced, Evaluation):
         }
 
 
+def clearest(before: Usage, after: Usage) -> int:
+    """The minibatch in which the second is furthest ahead of the first; the first such, where there are several."""
+    return int(np.argmax(before.makespan / after.makespan))
+
+
+def typical(usages: Sequence[Usage]) -> int:
+    """The minibatch in which the idle of each is nearest to its idle over all minibatches."""
+
+    def off(usage: Usage) -> Floats:
+        lost = np.sum([getattr(usage, part) for part in PARTS], axis=0)
+        total = usage.compute + lost
+        idle = np.divide(lost, total, out=np.zeros_like(total), where=total > 0)
+        return np.asarray(np.abs(idle - usage.idle()))
+
+    return int(np.argmin(np.max([off(usage) for usage in usages], axis=0)))
+
+
 def pairs(setting: Setting | None = None) -> list[tuple[str, str]]:
     """Every (balancer, sync) that can run."""
     names = [*balance.ALL]
@@ -166,7 +186,7 @@ def compare(
     seconds = [u.makespan for u in found.usages]
     seconds += [one.usages[0].makespan * times for one, (_, times) in zip(alone.values(), like, strict=True)]
     rows = summary.compared([*found.rows, *(row for row, _ in like)], seconds, found.draws)
-    interval = None if not doubted else ends(setting, few, {r.pair: r.recipe for r in found.rows})
+    interval = {} if not doubted else answer.ends(setting, few, {r.pair: r.recipe for r in found.rows})
     return Comparison(setting, rows, usages, found.draws, found.memory_limit, interval, alone)
 
 

@@ -6,7 +6,6 @@ whoever asks. What only narrows a choice (makespans of a few minibatches) is scr
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -96,51 +95,60 @@ def evaluate(
 ) -> Evaluation:
     """`memory_limit`: bytes of one GPU, unless what is known of it. The first `few` schedules of each plan are put into
     `beginnings`. `advance` is called once for each (balancer, sync) that is done."""
-    limit = setting.cost.cluster.memory_bytes if memory_limit is None else memory_limit
-    ids, devices = setting.draw(), setting.cost.workers
-    seen: list[_Seen] = []
-    costs = {sync: room.under(setting.cost, sync) for _, sync in every}
-    ran: dict[Pair, list[_Ran]] = {pair: [] for pair in every}
-    stride, done = max(1, GROUP // devices), 0
+    cost, workers, ids = setting.cost, setting.cost.workers, setting.draw()
+    limit = cost.cluster.memory_bytes if memory_limit is None else memory_limit
+    costs = {sync: room.under(cost, sync) for _, sync in every}
+    parts: dict[Pair, list[_Part]] = {pair: [] for pair in every}
+    tokens, squares, weights, done = list[int](), list[float](), list[Floats](), 0
+    stride = max(1, GROUP // workers)
+    groups = -(-len(ids) // stride)
     for first in range(0, len(ids), stride):
-        drawn_here = [drawn_of(setting, each) for each in ids[first : first + stride]]  # all at once fill gigabytes
-        seen += [_seen(setting, minibatch) for minibatch in drawn_here]
-        for some in _together(every, drawn_here, devices):
-            plans = {balancer: plan(setting, balancer, drawn_here) for balancer in dict(some)}
-            for pair, found in _run(setting, plans, some, drawn_here, costs, first).items():
-                ran[pair].append(found)
+        minibatches = [drawn_of(setting, one) for one in ids[first : first + stride]]  # all at once fill gigabytes
+        tokens += [int(one.lengths.sum()) for one in minibatches]
+        squares += [float(cost.model.squares(one.lengths).sum()) for one in minibatches]
+        weights += [one.weights for one in minibatches]
+        for some in _together(every, minibatches, workers):
+            plans = {balancer: plan(setting, balancer, minibatches) for balancer in dict(some)}
+            for pair, part in _run(setting, plans, some, minibatches, costs, first):
+                parts[pair].append(part)
                 done += 1
-                if done % -(-len(ids) // stride) == 0:  # as often in all as there are pairs
+                if done % groups == 0:  # as often in all as there are pairs
                     advance()
             if beginnings is not None:
-                _begun(beginnings, plans, few)
+                for name, file in plans.items():
+                    known = beginnings[name].schedules if name in beginnings else ()
+                    beginnings[name] = replace(file, schedules=(*known, *file.schedules)[:few])
             del plans  # before the next ones are made
-    samples, tokens = (np.array(of, dtype=np.int64) for of in ([len(each) for each in ids], [m.tokens for m in seen]))
-    work = float(sum(m.tokens for m in seen)), float(sum(m.squares for m in seen))
-    rows, usages = [], []
-    for (balancer, sync), pieces in ran.items():
+    carried = np.array([len(one) for one in ids], dtype=np.int64), np.array(tokens, dtype=np.int64)
+    work = float(sum(tokens)), sum(squares)
+    rows, usages = list[Row](), list[Usage]()
+    for (balancer, sync), pieces in parts.items():
         usage = metrics.joined([piece.usage for piece in pieces])
         most = max(piece.fullest for piece in pieces), setting.trace.longest
-        priced = costed(costs[sync], balancer, usage, (samples, tokens), most, limit, setting.price)
-        told = _told(pieces, usage, devices) | {"made": _made(Way(setting, balancer, sync))}
-        rows.append(replace(_used(priced, setting.cost, *work), **told))
+        row = costed(costs[sync], balancer, usage, carried, most, limit, setting.price)
+        full, spent = [piece.full for piece in pieces if piece.full is not None], row.makespan_seconds
+        rows.append(
+            replace(
+                _used(row, cost, *work),
+                microbatches=sum(piece.microbatches for piece in pieces) / len(ids) / workers,
+                fidelity=least_trusted(piece.fidelity for piece in pieces),
+                over_full=float(np.concatenate(full).sum()) / spent if full and spent else None,
+                made=_made(Way(setting, balancer, sync)),
+            )
+        )
         usages.append(usage)
+    return Evaluation(setting, tuple(rows), tuple(usages), _draws(setting, ids, weights), limit)
+
+
+def _draws(setting: Setting, ids: Sequence[Ints], weights: Sequence[Floats]) -> Draws:
+    """Which samples were drawn, and what they weigh: of bundles, the first sample stands for all."""
     trace = setting.trace
-    dealt = [each[trace.starts(each)] for each in ids]  # of bundles, the first sample stands for all
-    prompts = trace.prompts
-    kin = None if prompts is None else [prompts[each] for each in dealt]
+    dealt = [each[trace.starts(each)] for each in ids]
+    kin = None if trace.prompts is None else [trace.prompts[each] for each in dealt]
     if trace.bundle is not None:
         dealt = [np.searchsorted(trace.starts(np.arange(trace.size)), each) for each in dealt]
-    common = draws(
-        dealt,
-        [m.weights for m in seen],
-        trace.bundles.size,
-        kin=kin,
-        file=in_file(trace, setting.cost),
-        siblings=trace.siblings,
-        whole=setting.whole,
-    )
-    return Evaluation(setting, tuple(rows), tuple(usages), common, limit)
+    file, siblings = in_file(trace, setting.cost), trace.siblings
+    return draws(dealt, weights, trace.bundles.size, kin=kin, file=file, siblings=siblings, whole=setting.whole)
 
 
 def in_file(trace: Trace, cost: Cost) -> Floats | None:
@@ -153,28 +161,14 @@ def in_file(trace: Trace, cost: Cost) -> Floats | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What is kept of a minibatch once it is simulated."""
-
-    tokens: int
-    squares: float
-    weights: Floats  # of its samples
-
-
-def _seen(setting: Setting, minibatch: Drawn) -> _Seen:
-    squares = setting.cost.model.squares(minibatch.lengths).sum()
-    return _Seen(int(minibatch.lengths.sum()), float(squares), minibatch.weights)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ran:
+class _Part:
     """What some minibatches come to under one (balancer, sync)."""
 
     usage: Usage
     fullest: int  # tokens of the fullest microbatch
     microbatches: int  # of all devices
     fidelity: str
-    full: Floats | None  # makespans under full sharding, where it differs
+    full: Floats | None  # makespans under full sharding with the plans for that, where it differs
 
 
 def _run(
@@ -184,29 +178,23 @@ def _run(
     minibatches: Sequence[Drawn],
     costs: Mapping[str, Cost],
     first: int,
-) -> dict[Pair, _Ran]:
+) -> Iterator[tuple[Pair, _Part]]:
     """Each of the pairs; those of a sync are simulated together."""
-    usages: dict[Pair, Usage] = {}
+    usages, fully = dict[Pair, Usage](), dict[str, ScheduleFile]()
     for sync, cost in costs.items():
         names = [balancer for balancer, other in some if other == sync]
         found = simulation.usages([plans[name].schedules for name in names], cost, seed=setting.seed, first=first)
         usages |= {(name, sync): usage for name, usage in zip(names, found, strict=True)}
-    fully = {balancer: _fully(setting, plan, minibatches) for balancer, plan in plans.items()}
     about = {balancer: _about(setting.cost, plan.schedules) for balancer, plan in plans.items()}
-    return {
-        (name, sync): _Ran(usages[name, sync], *about[name], _full(fully[name], costs[sync], setting.seed, first))
-        for name, sync in some
-    }
-
-
-def _told(pieces: Sequence[_Ran], usage: Usage, devices: int) -> dict[str, Any]:
-    """What a row tells beside its seconds."""
-    mean = sum(piece.microbatches for piece in pieces) / len(usage.makespan) / devices
-    beyond = least_trusted(piece.fidelity for piece in pieces)
-    full = [piece.full for piece in pieces if piece.full is not None]
-    seconds = float(usage.makespan.sum())
-    over = float(np.concatenate(full).sum()) / seconds if full and seconds else None
-    return {"microbatches": mean, "fidelity": beyond, "over_full": over}
+    for balancer, sync in some:
+        cost, full = costs[sync], None
+        if cost.sharded != "full":
+            if balancer not in fully:
+                other = replace(setting, cost=setting.cost.by(**FULL))
+                anew = neighbours.named(balancer).weighs_transfers
+                fully[balancer] = assign(other, balancer, minibatches) if anew else plans[balancer]
+            full = simulation.makespans(fully[balancer].schedules, cost.by(**FULL), seed=setting.seed, first=first)
+        yield (balancer, sync), _Part(usages[balancer, sync], *about[balancer], full)
 
 
 def _made(way: Way) -> Made | None:
@@ -215,12 +203,6 @@ def _made(way: Way) -> Made | None:
         return None
     setting, tokens = way.setting, way.setting.batch * way.setting.trace.bundles.mean
     return Made(setting.limit, setting.minibatch, setting.each, float(way.samples), tokens)
-
-
-def _begun(beginnings: dict[str, ScheduleFile], plans: Mapping[str, ScheduleFile], few: int) -> None:
-    for name, plan in plans.items():
-        known = beginnings[name].schedules if name in beginnings else ()
-        beginnings[name] = replace(plan, schedules=(*known, *plan.schedules)[:few])
 
 
 def of_file(file: ScheduleFile, cost: Cost, usage: Usage) -> Row:
@@ -277,18 +259,3 @@ def _used(row: Row, cost: Cost, tokens: float, squares: float) -> Row:
         return row
     mfu, hfu = (work / (peak * spent) if peak else None for work in (flops, flops + again))
     return replace(row, tflops_per_device=flops / spent / 1e12, mfu=mfu, hfu=hfu)
-
-
-def _fully(setting: Setting, plan: ScheduleFile, minibatches: Sequence[Drawn]) -> ScheduleFile:
-    """The plan for full sharding, where it is another."""
-    balancer = plan.header.balancer
-    if setting.cost.sharded == "full" or not neighbours.named(balancer).weighs_transfers:
-        return plan
-    return assign(replace(setting, cost=setting.cost.by(**FULL)), balancer, minibatches)
-
-
-def _full(file: ScheduleFile, cost: Cost, seed: int, first: int) -> Floats | None:
-    """Makespans under full sharding with the plans for that, where there is a difference."""
-    if cost.sharded == "full":
-        return None
-    return simulation.makespans(file.schedules, cost.by(**FULL), seed=seed, first=first)

@@ -10,8 +10,8 @@ from odcsim import Comparison, InputError, ask, balance, compare
 from odcsim.catalog import fits
 from odcsim.catalog.estimates.compute import flops
 from odcsim.cluster import Cluster
-from odcsim.decide import answer, examples
-from odcsim.decide.comparison import pairs
+from odcsim.decide import answer
+from odcsim.decide.comparison import clearest, pairs, typical
 from odcsim.decide.evaluate import least_trusted
 from odcsim.profile import Polynomial, Timing
 from odcsim.program import SYNCS
@@ -106,10 +106,10 @@ def usage(makespan, idle):
 def test_the_typical_one_idles_as_all_do_and_the_clearest_gains_most(compared):
     """All together idle 0.6: nearest is 0.5; where two are asked for, that which is off least in both."""
     one = usage([1, 1, 1], [0.4, 0.9, 0.5])
-    assert examples.typical([one]) == 2
-    assert examples.typical([one, usage([1, 1, 1], [0.5, 0.5, 0.9])]) == 0
-    assert examples.typical([usage([0, 1], [0, 0.5])]) == 1
-    assert examples.clearest(usage([4, 6, 9], [0, 0, 0]), usage([4, 3, 8], [0, 0, 0])) == 1
+    assert typical([one]) == 2
+    assert typical([one, usage([1, 1, 1], [0.5, 0.5, 0.9])]) == 0
+    assert typical([usage([0, 1], [0, 0.5])]) == 1
+    assert clearest(usage([4, 6, 9], [0, 0, 0]), usage([4, 3, 8], [0, 0, 0])) == 1
     spent = [compared.usage(*pair).makespan for pair in (REFERENCE, MINI)]
     assert compared.clearest(REFERENCE, MINI) == np.argmax(spent[0] / spent[1])
     assert 0 <= compared.typical(REFERENCE, MINI) < 6
@@ -155,7 +155,7 @@ def test_hours_and_dollars_have_the_interval_that_seconds_have(priced):
         assert row.dollars_high == pytest.approx(2 * row.gpu_hours * profile.high)
         assert row.model_low / row.makespan_seconds == pytest.approx(profile.low)
     pair = ("lb-micro", "collective")
-    low, middle, high = (seconds[pair] for seconds in (priced.ends.low, priced.ends.middle, priced.ends.high))
+    low, middle, high = priced.ends[pair]
     assert middle == pytest.approx(priced.row(*pair).makespan_seconds)  # few minibatches: all of them
     assert profile.low <= low / middle < 1 < high / middle <= profile.high
 
@@ -180,7 +180,7 @@ def test_measured_seconds_have_none_and_stretched_ones_are_of_compute_alone(sett
     profile = setting.cost.profile
     certain = replace(setting.cost, profile=replace(profile, low=1.0, high=1.0))
     sure = compare(replace(setting, minibatches=1, cost=certain))
-    assert sure.ends is None
+    assert sure.ends == {}
     assert all(row.certain for row in sure.rows)
     longer = replace(profile, forward=Polynomial(1, 2, 3, 4, 5), optimizer=7.0).stretched(2.0)
     assert longer.forward == Polynomial(2, 4, 6, 8, 10)

@@ -8,7 +8,6 @@ import pytest
 from odcsim import compare
 from odcsim.balance import advised, named
 from odcsim.decide import answer
-from odcsim.decide.ends import Ends
 from odcsim.results import summary
 from odcsim.results.intervals import apart
 
@@ -41,7 +40,7 @@ def ends(rng, rows):
     """The same rows at both ends of the interval, or none of those without even counts."""
     middle = {row.pair: row.makespan_seconds for row in rows if named(row.balancer).even}
     low, high = ({pair: s * float(rng.choice([1, 0.98, 1.02])) for pair, s in middle.items()} for _ in range(2))
-    return Ends(low, middle, high)
+    return {pair: (low[pair], middle[pair], high[pair]) for pair in middle}
 
 
 def odd(balancer):
@@ -102,7 +101,7 @@ def test_on_demand_pays_where_it_leads_by_more_than_chance_or_alone_has_room(tol
 def test_a_flip_is_where_an_end_of_the_interval_says_otherwise(told):
     found, reply, with_it, without = told
     at = []
-    for seconds in (found.ends.low, found.ends.middle, found.ends.high):
+    for seconds in ({pair: of[end] for pair, of in found.ends.items()} for end in range(3)):
         sides = (roomiest(without), roomiest(with_it))
         times = [[seconds[row.pair] for row in rows if row.pair in seconds] for rows in sides]
         at.append(min(times[0]) / min(times[1]) if all(times) else None)
