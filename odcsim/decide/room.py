@@ -1,5 +1,7 @@
 """How many tokens a microbatch may hold: what memory has room for, and which limits are worth a try."""
 
+from collections.abc import Callable
+
 from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
 from odcsim.trace import Trace
@@ -27,13 +29,15 @@ def least(cost: Cost, trace: Trace) -> memory.Memory:
 
 def fullest(cost: Cost, longest: int, room: float, most: int) -> int:
     """The most tokens of a microbatch, up to `most`, that fit into so many bytes; 0 where nothing does."""
+    return last(most, lambda tokens: needed(cost, tokens, longest).total <= room)
+
+
+def last(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that fits, where those below it do; 0 where none does."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if needed(cost, middle, longest).total <= room:
-            low = middle
-        else:
-            high = middle - 1
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
 
 
