@@ -90,7 +90,7 @@ __all__ = [
     "sweep_max_tokens",
     "write_report",
 ]
-_MODULES = ("balance", "catalog", "plots", "reading", "timeline")  # what they offer is public, too
+_MODULES = ("balance", "catalog", "core", "plots", "reading", "timeline")  # what they offer is public, too
 
 
 def __getattr__(name: str) -> Any:

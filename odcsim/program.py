@@ -18,9 +18,9 @@ With hierarchical transfers nobody waits for all new parameters: from the next m
 its counterparts' unit by unit, in a lane of its own, and the first gather of a unit waits for that unit alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from odcsim.errors import InputError, nearest
 from odcsim.support.remembered import remembered
@@ -34,6 +34,7 @@ ROOT = 0  # unit; layers are 1..L
 SETTLES = "meeting to settle"  # how the first meeting at a minibatch's end is timed
 MOST_STEPS = 2**18  # of all programs that are remembered: with all that is known of a step, half a gigabyte
 EVERY = -1  # the microbatch of a step, or of a duration, that belongs to none
+KINDS = ("compute", "gather", "push", "overhead", "optimizer", "publish", "meeting")  # of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ _PREFETCH = {"none": Prefetch(0, 0, 1), "fsdp2": Prefetch(2, 1, 2)}
 class Step:
     """One thing a device does: in its lane's order, after the steps named, meeting the other devices or not."""
 
-    kind: str  # gather | compute | push | overhead | optimizer | publish | meeting
+    kind: str  # one of KINDS
     lane: str
     microbatch: int
     unit: int  # ROOT, a layer's number, or -1
@@ -155,6 +156,51 @@ class Program:
         return tuple(before)
 
 
+class Builder:
+    """Steps as they are issued: each comes behind the one before it in its lane."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.rows: dict[tuple[str, int], int] = {}
+
+    def add(
+        self,
+        kind: str,
+        lane: str,
+        timed: str,
+        *,
+        microbatch: int = EVERY,
+        unit: int = -1,
+        after: Iterable[int] = (),
+        meets: bool = False,
+    ) -> int:
+        """The number of a step that all devices do, each for itself or, where it `meets`, when all have come to it.
+
+        It takes the seconds of what is `timed`, of its microbatch where it is of one. `after`: numbers of steps that
+        come before it in other lanes; -1 is none.
+        """
+        if kind not in KINDS:
+            raise InputError(f"a step of kind {kind!r:.40}", fix=nearest(str(kind), list(KINDS)))
+        if kind == "compute" and meets:  # what it waits for would count as work
+            raise InputError("a step of compute that meets", fix="add a step of kind 'meeting' before it")
+        needs = sorted({number for number in after if number >= 0})
+        if needs and needs[-1] >= len(self.steps):
+            problem = f"step {len(self.steps)} comes after step {needs[-1]}, which is not there yet"
+            raise InputError(problem, fix="add a step behind those that it comes after")
+        others = tuple(number for number in needs if self.steps[number].lane != lane)
+        row = self.rows.setdefault((timed, microbatch), len(self.rows))
+        self.steps.append(Step(kind, lane, microbatch, unit, row, others, meets))
+        return len(self.steps) - 1
+
+    def program(self, sync: str = "", layers: int = 0, microbatches: int | None = None, **how: Any) -> Program:
+        """What has been added so far. `how`: the other fields of a program by a sync of the table."""
+        if not self.steps:
+            raise InputError("a program without steps", fix="add one")
+        count = 1 + max(step.microbatch for step in self.steps) if microbatches is None else microbatches
+        known = {"steps": tuple(self.steps), "durations": tuple(self.rows), "prefetch": ""}
+        return Program(sync, layers, count, **known | how)
+
+
 def sync_named(name: str) -> Sync:
     if name not in SYNC_TABLE:
         raise InputError(f"unknown sync '{name}'", fix=nearest(name, list(SYNCS)))
@@ -225,27 +271,22 @@ def program(
         writer.forward(m)
         writer.backward(m, last=m == microbatches - 1)
     writer.end(summed=at_end, fetched=at_end and not brings)
-    steps, rows = tuple(writer.steps), tuple(writer.rows)
-    return Program(sync, layers, microbatches, prefetch, steps, rows, sharding, ran, reshard)
+    how = {"prefetch": prefetch, "sharding": sharding, "exchange": ran, "reshard": reshard}
+    return writer.steps.program(sync, layers, microbatches, **how)
 
 
 class _Writer:
-    """Appends steps and remembers the few that later ones refer to."""
+    """Adds the steps of a sync and remembers the few that later ones refer to."""
 
     def __init__(self, layers: int, sync: Sync, ahead: Prefetch, *, layered: bool, reshard: bool) -> None:
         self.layers, self.sync, self.ahead, self.reshard = layers, sync, ahead, reshard
         self.layered = layered  # nodes exchange a layer's gradients as soon as they are pushed
-        self.steps: list[Step] = []
-        self.rows: dict[tuple[str, int], int] = {}
+        self.steps = Builder()
         self.compute = self.push = self.summed = -1  # the latest of the compute lane, push, and exchange between nodes
         self.brought: dict[int, int] = {}  # what brings in a unit for which nothing has waited yet
 
     def _add(self, kind: str, lane: str, m: int, unit: int, what: str, after: tuple[int, ...], meets: bool) -> int:
-        timed = (what, m if kind in ("compute", "overhead", "gather", "push") else EVERY)
-        row = self.rows.setdefault(timed, len(self.rows))
-        needs = tuple(sorted({i for i in after if i >= 0}))
-        self.steps.append(Step(kind, lane, m, unit, row, needs, meets))
-        return len(self.steps) - 1
+        return self.steps.add(kind, lane, what, microbatch=m, unit=unit, after=after, meets=meets)
 
     def _on_compute(self, kind: str, what: str, m: int, unit: int, *after: int) -> None:
         self.compute = self._add(kind, COMPUTE, m, unit, what, after, kind == "meeting")

@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 MODULES = {
-    "odcsim": ("odcsim", "odcsim.reading", "odcsim.catalog", "odcsim.balance", "odcsim.timeline", "odcsim.plots"),
+    "odcsim": (
+        "odcsim",
+        "odcsim.core",
+        "odcsim.reading",
+        "odcsim.catalog",
+        "odcsim.balance",
+        "odcsim.timeline",
+        "odcsim.plots",
+    ),
     "odc_engine": (
         "odc_engine",
         "odc_engine.trainers",

@@ -1,6 +1,6 @@
 """How many functions and files of odcsim one comparison of two minibatches enters, after all is imported.
 
-    python docs/studies/entered.py [--list]
+python docs/studies/entered.py [--list]
 """
 
 import contextlib

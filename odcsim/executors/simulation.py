@@ -46,6 +46,14 @@ def simulate(file: ScheduleFile, cost: Cost, *, seed: int = 0) -> Timeline:
     return Timeline(about, blocks, *carried(file.schedules))
 
 
+def spans(program: Program, durations: Floats) -> Block:
+    """Any program, by the seconds of its rows [row, minibatch, device], where nothing is shared or drawn."""
+    _, minibatches, devices = durations.shape
+    asked, had = analytic.run(program, durations)
+    counts = np.full((minibatches, devices), program.microbatches, dtype=np.int64)
+    return Block(program, np.arange(minibatches), counts, asked, had)
+
+
 def usage(schedules: Sequence[Schedule], cost: Cost, *, seed: int = 0) -> metrics.Usage:
     """What `metrics.usage(simulate(...))` says, without ever holding the spans of more than a group."""
     return usages([schedules], cost, seed=seed)[0]

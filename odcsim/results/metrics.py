@@ -14,6 +14,7 @@ from odcsim.program import COMPUTE, EVERY, Program, Step, by_steps
 from odcsim.timeline import Block, Floats, Ints, Timeline
 
 PARTS = ("wait_inside", "wait_end", "gather", "push", "other")
+TRANSFERS = ("gather", "push")  # kinds of steps
 ROUNDING = 1e-12  # of all seconds: what is left of them where they were summed in another order
 Rows = Sequence[Floats] | Floats  # times of each step [minibatch, device]
 Span = tuple[Step, Floats, Floats, Floats]  # when a device came, when it moved bytes, and when it had them
@@ -117,7 +118,7 @@ def gaps(program: Program) -> tuple[Gap, ...]:
         for need in sorted(step.after, key=lambda n: steps[n].kind != "gather") if step.lane == COMPUTE else ():
             lane = steps[need].lane
             upto = bisect_right(lanes[lane], need)
-            transfers += reversed(lanes[lane][covered[lane] : upto])
+            transfers += [t for t in reversed(lanes[lane][covered[lane] : upto]) if steps[t].kind in TRANSFERS]
             covered[lane] = max(covered[lane], upto)
         several = len({steps[t].lane for t in transfers}) > 1
         every.append(Gap(before, tuple(transfers), several, ends[step.lane] == i))

@@ -16,6 +16,7 @@ PUBLIC = {
         sweep_max_tokens write_report""",
     "odcsim.balance": "ALL NAMES POOL Assignment LearnedCosts Plan balance plan pooled runs_with",
     "odcsim.catalog": "Figure Source gpu gpu_figures gpu_names gpu_title model model_names model_source",
+    "odcsim.core": "Builder Program Schedule Step Usage simulate usage",
     "odcsim.plots": """NAMES agreement bandwidth convergence embed gains gantt idle lengths notebook pair parts ranks
         script slide speedups sweep worst_step""",
     "odcsim.reading": "draw",
