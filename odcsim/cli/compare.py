@@ -85,13 +85,11 @@ def _setting(args: argparse.Namespace) -> "Setting":
 
 def misfit(comparison: "Comparison") -> str:
     """In words, where no row fits: what is printed may be for a program."""
-    from odcsim.decide.answer_words import named
-
     if comparison.memory_limit is None or not all(r.memory_fits is False for r in comparison.rows):
         return ""
     row = min(comparison.rows, key=lambda r: r.memory_bytes or 0)
     needed, there = ((n or 0) / 1e9 for n in (row.memory_bytes, comparison.memory_limit))
-    return f"nothing fits: {named(row)}, which needs least, needs {needed:.0f} GB of {there:.0f} GB"
+    return f"nothing fits: {row.name}, which needs least, needs {needed:.0f} GB of {there:.0f} GB"
 
 
 def print_rows(comparison: "Comparison", swept: "Swept", *, as_csv: bool) -> None:

@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.decide.fixed import sentence
+    from odcsim.decide import setting_words
     from odcsim.decide.rollouts.asking import stepped
     from odcsim.decide.rollouts.pilot import RolloutBatch
     from odcsim.decide.rollouts.whole import Around, pieces
@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> None:
     _show(rows)
     for line in found.sentences():
         print(line)
-    print(sentence(setting))
+    print(setting_words.fixed(setting))
     if args.truncate or args.drop_over:
         print(f"Lengths: {setting.trace.origin}.")
     print(f"Cost: {setting.cost.profile.origin}.")

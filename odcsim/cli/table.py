@@ -57,11 +57,10 @@ def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
 
 def show_run(comparison: "Comparison") -> None:
     """The row to choose over the whole run, where epochs were asked for and one fits."""
-    from odcsim.decide import answer
+    from odcsim.decide import answer, answer_words
 
-    run, reply = comparison.whole_run, answer.answer(comparison)
-    if run is not None and not reply.nothing_fits:
-        print(run.sentence(reply))
+    for line in answer_words.whole_run(comparison, answer.answer(comparison)):
+        print(line)
 
 
 def show_texts(
@@ -97,10 +96,10 @@ def show_sweep(swept: "Sequence[tuple[int, Comparison]]") -> None:
 
 def show_memory(comparison: "Comparison") -> None:
     """The memory of the rows that the answer rests on, term by term."""
-    from odcsim.decide import answer, answer_words
+    from odcsim.decide import answer
 
     reply = answer.answer(comparison)
-    rows = {answer_words.named(r): r.memory_terms or {} for r in (reply.reference, reply.rival, reply.best)}
+    rows = {r.name: r.memory_terms or {} for r in (reply.reference, reply.rival, reply.best)}
     names = [name for name in reply.reference.memory_terms or {} if any(terms[name] for terms in rows.values())]
     head = ["memory per device, GB", *names, "together"]
     cells = [

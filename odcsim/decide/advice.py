@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.decide import advice_words, fixed, room, search, stock
+from odcsim.decide import advice_words, room, search, setting_words, stock
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import asked, read
 from odcsim.decide.evaluate import evaluate
@@ -279,11 +279,11 @@ class Advice(Glanced):
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim advise --json` prints it."""
-        wish = self.wish
+        wish, recipe = self.wish, self.wish.question.recipe
         return {
             "schema": 1,
             "inputs": wish.inputs(),
-            "held_fixed": fixed.left(wish.question.recipe),
+            "held_fixed": {**recipe.written(setting_words.HELD), "searched_by": setting_words.MORE},
             "basis": f"the whole run, {advice_words.run(wish)}",  # of what the rows spend
             "rows": [{**offer.as_json(), "within": offer.within(wish)} for offer in self.offers],
             "refused": [asdict(one) for one in self.refused],

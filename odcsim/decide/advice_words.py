@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from odcsim.decide import fixed, stock, stock_words
+from odcsim.decide import answer_words, setting_words, stock
 from odcsim.decide.answer import NEAR, NOTABLE
-from odcsim.decide.answer_words import drawn
+from odcsim.decide.answer_words import interval_of, spent_by
 from odcsim.decide.remedies import outliers, remedies
-from odcsim.decide.whole_run import interval_of, spent_by
 from odcsim.recipe import SEARCHED
 from odcsim.results import capacity
 from odcsim.support.numbers import counted, duration, hours, money
@@ -22,7 +21,7 @@ HALF = 0.5  # of devices' time: where more of it is idle, half of them would do
 
 
 def run(wish: Wish) -> str:
-    return f"{wish.epochs:g} epoch{'' if wish.epochs == 1 else 's'}"
+    return answer_words.epochs(wish.epochs)
 
 
 def asked(wish: Wish) -> str:
@@ -96,7 +95,7 @@ def how(offer: Offer) -> str:
     used = f"{capacity.sized(offer)} per device{tight}; devices idle {row.idle:.0%} of the time{mfu}"
     by = f"Run it by {way.name}, {way.words}"
     if row.made is not None:
-        return f"{by}: {stock_words.settings(row.made, unit)}; {used}."
+        return f"{by}: {answer_words.settings(row.made, unit)}; {used}."
     one = round(row.microbatches, 1) == 1  # others are an average
     packs = "1 microbatch" if one else f"{row.microbatches:.1f} microbatches"
     each = f"{counted(way.setting.minibatch, unit)} per device and step"
@@ -214,11 +213,11 @@ def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     if rent.row.fidelity == "extrapolated":
         yield "WARNING: some samples or microbatches are beyond what the seconds were fitted to: extrapolated."
     if trainer is not None:
-        yield stock_words.rules(trainer, question.recipe)
+        yield answer_words.rules(trainer, question.recipe)
     searched = [name for name in SEARCHED if name != "sharding" or trainer is None or "hybrid" in trainer.knows]
-    yield fixed.beside(question.recipe, searched, question.on_demand_cost)
+    yield setting_words.searched(question.recipe, searched, question.on_demand_cost)
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
     seconds = "; ".join(f"{gpu}: {origin}" for gpu, origin in origins.items())
     yield f"Training steps only, without data loading, evaluation and checkpoints. Seconds: {seconds}."
     if advice.wish.trace.origin:
-        yield drawn(advice.wish.trace.origin)
+        yield setting_words.lengths(advice.wish.trace.origin)

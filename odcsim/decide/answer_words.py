@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from odcsim.catalog.estimates import memory
-from odcsim.catalog.estimates.compute import PUBLISHED, guessed
-from odcsim.cost import Cost
-from odcsim.decide import fixed, room, stock_words
+from odcsim.decide import room, setting_words, stock
 from odcsim.decide.answer import NOTABLE, Basis
 from odcsim.decide.limit import limits
 from odcsim.decide.remedies import remedies
-from odcsim.decide.setting import Setting
-from odcsim.profile import Profile
+from odcsim.neighbours.neighbour import Neighbour
+from odcsim.recipe import Recipe
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.results.intervals import Draws
-from odcsim.results.summary import Row
-from odcsim.support.numbers import finer, from_to, hours, money, ratio
+from odcsim.results.summary import Made, Row
+from odcsim.support.numbers import counted, duration, finer, from_to, hours, money, ratio
 from odcsim.trace import Trace
 
 if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison  # which tells of itself by these
 
-_TRUST = {
-    "calibrated": "Seconds come from a profile measured on this hardware.",
-    "scaled": "Seconds are estimates, scaled by one factor that was measured on a run of yours.",
-    "published fit": "Seconds come from a published fit to others' measurements, not from measurements of yours.",
-    "extrapolated": "Some seconds are extrapolated beyond what they were fitted to (longer samples, fuller "
-    "microbatches, other devices, another model, or the same with another recompute).",
-}
-SHAPE = "shape, not data"
 GROUPS = "groups of {} alike: the interval counts whole groups"
 RUNS = "runs of about {} alike, found in the order of the file: the interval counts whole runs"
 SLIGHT = 0.1  # of a sample more that one stands for with those that are like it
@@ -43,36 +34,38 @@ SLIGHT = 0.1  # of a sample more that one stands for with those that are like it
 def verdict(reply: Basis) -> str:
     """Yes or no, in a few sentences; and what memory has to do with it."""
     if reply.nothing_fits:
-        return stock_words.unfit(reply, reply.balanced) if reply.balanced else "Out of memory: nothing here fits."
-    if reply.balanced is not None:
-        return f"{stock_words.verdict(reply, reply.balanced)}{_tight(reply)}{_kept_out(reply)}"
-    return f"{_verdict(reply)}{_tight(reply)}{_kept_out(reply)}"
+        return _nothing_fits(reply)
+    words = _own(reply) if reply.balanced else _by_memory(reply) if reply.by_memory else _by_speed(reply)
+    if capacity.tight(reply.chosen):  # more of a GPU than estimates can be trusted for
+        words += f" Memory per device is {capacity.told(reply.chosen)}, so it may not fit."
+    for kept, row in reply.kept_out:
+        why = "is tight in memory" if capacity.tight(row) else "does not fit memory"
+        faster = f"{kept.makespan_seconds / row.makespan_seconds:.2f} times as fast"
+        words += f" {row.name} would be {faster} as {kept.name}, but {why} ({capacity.sized(row)})."
+    return words
 
 
-def _verdict(reply: Basis) -> str:
-    if reply.by_memory:
-        return _by_memory(reply)
-    best, name = reply.best, named(reply.best)
-    gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
-    rival = f"{reply.over_rival:.2f} times as fast as the best row without it, {named(reply.rival)}"
-    if reply.pays:
-        return f"Yes: {name} runs {gain}, and {rival}.{_flipped(reply)}"
-    if (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
-        return f"No: on-demand is slower here. Its best row, {name}, is {gain}.{_flipped(reply)}"
-    if (best.speedup_low or 0) <= 1:
-        likely = min(best.speedup or 0, reply.over_rival) >= NOTABLE
-        what = "does not pay for certain" if likely else "does not pay here"
-        return f"No: on-demand {what}. Its best row, {name}, is {gain}.{_flipped(reply)}"
-    words = f"No: {name} is {gain}, but only {rival}: a better balancer alone gains"
-    return f"{words} about as much or more, so keep the sync you have.{_flipped(reply)}"
+def _nothing_fits(reply: Basis) -> str:
+    """What does by the engine's plans, where only the trainer's own ways do not fit."""
+    fitting = [row for row in (reply.balanced, reply.best) if row and row.memory_fits is not False]
+    if reply.balanced is None or not fitting:
+        return "Out of memory: nothing here fits."
+    every = " and ".join(f"{row.name} ({capacity.told(row)})" for row in fitting)
+    verb = "fits" if len(fitting) == 1 else "fit"
+    return f"Out of memory: nothing that the trainer runs by itself fits. With odc_engine, {every} {verb}."
 
 
-def _flipped(reply: Basis) -> str:
-    if (flip := reply.flips) is None:
-        return ""
-    other = "No" if reply.pays else "Yes"
-    lead = f"on-demand is then {flip.lead:.2f} times as fast as the best row without it"
-    return f" The answer is {other} if compute takes {flip.factor:.2f} times these seconds: {lead}."
+def _own(reply: Basis) -> str:
+    """The best that the trainer runs, and what it would gain from plans and from on-demand, which the engine brings."""
+    chosen = reply.chosen
+    made = f", {settings(chosen.made, reply.unit)}" if chosen.made else ""
+    words = f"The trainer's own fastest way is {chosen.name}{made}."
+    others = [row for row in (reply.balanced, reply.best) if row and row.memory_fits is not False]
+    gains = [(row, chosen.makespan_seconds / row.makespan_seconds) for row in others]
+    if not any(gain >= NOTABLE for _, gain in gains):
+        return f"{words} No balancer and no sync of odc_engine is notably faster."
+    every = " and ".join(f"{row.name} {gain:.2f} times" for row, gain in gains)
+    return f"{words} With odc_engine, {every} as fast."
 
 
 def _by_memory(reply: Basis) -> str:
@@ -80,8 +73,8 @@ def _by_memory(reply: Basis) -> str:
     (fit, other) = (reply.best, reply.rival) if reply.pays else (reply.rival, reply.best)
     times = fit.makespan_seconds / other.makespan_seconds
     faster = f" and be {times:.2f} times as fast" if times >= NOTABLE else ""
-    sizes = f"{named(other)} would need {(other.memory_bytes or 0) / 1e9:.0f} GB{faster},"
-    sizes += f" {named(fit)} needs {capacity.sized(fit)}."
+    sizes = f"{other.name} would need {(other.memory_bytes or 0) / 1e9:.0f} GB{faster},"
+    sizes += f" {fit.name} needs {capacity.sized(fit)}."
     if capacity.tight(other):
         answer = "Yes: without on-demand, every row is" if reply.pays else "No: with on-demand, every row is"
         return f"{answer} tight in memory here. {sizes}"
@@ -89,45 +82,203 @@ def _by_memory(reply: Basis) -> str:
     return f"{answer}. {sizes}"
 
 
-def _tight(reply: Basis) -> str:
-    """Where the row to choose fills more of a GPU than estimates can be trusted for."""
-    if not capacity.tight(reply.chosen):
-        return ""
-    return f" Memory per device is {capacity.told(reply.chosen)}, so it may not fit."
+def _by_speed(reply: Basis) -> str:
+    best, flip = reply.best, reply.flips
+    gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
+    rival = f"{reply.over_rival:.2f} times as fast as the best row without it, {reply.rival.name}"
+    if reply.pays:
+        words = f"Yes: {best.name} runs {gain}, and {rival}."
+    elif (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
+        words = f"No: on-demand is slower here. Its best row, {best.name}, is {gain}."
+    elif (best.speedup_low or 0) <= 1:
+        likely = min(best.speedup or 0, reply.over_rival) >= NOTABLE
+        what = "does not pay for certain" if likely else "does not pay here"
+        words = f"No: on-demand {what}. Its best row, {best.name}, is {gain}."
+    else:
+        words = f"No: {best.name} is {gain}, but only {rival}: a better balancer alone gains"
+        words += " about as much or more, so keep the sync you have."
+    if flip is None:
+        return words
+    lead = f"on-demand is then {flip.lead:.2f} times as fast as the best row without it"
+    other = "No" if reply.pays else "Yes"
+    return f"{words} The answer is {other} if compute takes {flip.factor:.2f} times these seconds: {lead}."
 
 
-def _kept_out(reply: Basis) -> str:
-    """Faster rows that memory alone keeps from being chosen."""
-    words = ""
-    for kept, row in reply.kept_out:
-        why = "is tight in memory" if capacity.tight(row) else "does not fit memory"
-        faster = f"{kept.makespan_seconds / row.makespan_seconds:.2f} times as fast"
-        words += f" {named(row)} would be {faster} as {named(kept)}, but {why} ({capacity.sized(row)})."
-    return words
+def interval(row: Row) -> str:
+    if row.minibatches == 1:
+        return "no interval from one minibatch"
+    return f"95 % interval {from_to(row.speedup_low or 0.0, row.speedup_high or 0.0, ratio)}"
+
+
+def misfit(comparison: Comparison, reply: Basis) -> list[str]:
+    """Where nothing fits: what the row that needs least would need."""
+    chosen, limit = reply.chosen, comparison.memory_limit
+    if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
+        return []
+    extra = _over_full(comparison, chosen)
+    size = f"{chosen.memory_bytes / 1e9:.0f} GB of memory per device, and one has {limit / 1e9:.0f} GB"
+    full = f" Full sharding would need {(chosen.memory_bytes - extra) / 1e9:.0f} GB." if extra else ""
+    most = f" Most of it is {chosen.largest_term}." if chosen.largest_term else ""
+    return [f"Even {chosen.name} does not fit: it is estimated to need {size}.{full}{most}"]
 
 
 def sentences(comparison: Comparison, reply: Basis) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
-    origin = comparison.setting.trace.origin
+    setting = comparison.setting
+    lengths = [setting_words.lengths(setting.trace.origin)] if setting.trace.origin else []
     if reply.nothing_fits:
-        return [*_ways_out(comparison), *([drawn(origin)] if origin else [])]
-    lines = [f"{_idle(reply)} {_savings(comparison, reply)}", _trust(comparison, reply), *stock_words.notes(comparison)]
+        return [*_ways_out(comparison), *lengths]
     return [
-        *lines,
+        f"{_idle(reply)} {_savings(comparison, reply)}",
+        _trust(comparison, reply),
+        *_rules(comparison),
         *_tightness(comparison, reply.chosen),
         *_sharding(comparison, reply),
-        fixed.sentence(comparison.setting, limited=reply.balanced is None),
-        *alike(comparison.setting.trace, comparison.draws),
-        *([drawn(origin)] if origin else []),
+        setting_words.fixed(setting, limited=reply.balanced is None),
+        *alike(setting.trace, comparison.draws),
+        *lengths,
     ]
 
 
-def drawn(origin: str) -> str:
-    """Where lengths come from; those of a published shape are nobody's data."""
-    made = f"{SHAPE}: "
-    if origin.startswith(made):
-        return f"Lengths are synthetic ({SHAPE}): {origin.removeprefix(made)}."
-    return f"Lengths: {origin}."
+def basis(comparison: Comparison) -> str:
+    """What the figures of a table are of."""
+    return f"Seconds, GPU-hours and dollars are of {comparison.basis}."
+
+
+def _idle(reply: Basis) -> str:
+    before, after = reply.reference, reply.chosen
+    if reply.balanced is not None:
+        best = min(reply.balanced, reply.best, key=lambda row: row.makespan_seconds)
+        return f"Devices idle {after.idle:.0%} of the time under {after.name}, {best.idle:.0%} under {best.name}."
+    words = f"Devices idle {before.idle:.0%} of the time under {before.name}"
+    words += f" and {after.idle:.0%} under {after.name}." if after is not before else ", and no row is faster."
+    if reply.pays:
+        gains = f"{after.sync_gain:.2f} comes from the sync and one of {after.balancer_gain:.2f} from the balancer"
+        words += f" Of the speedup, a factor of {gains}."
+    return words
+
+
+def _savings(comparison: Comparison, reply: Basis) -> str:
+    """Dollars of a whole run stand beside its hours, in a sentence of its own."""
+    before, after = (comparison.spent(row) for row in (reply.reference, reply.chosen))
+    run = comparison.whole_run is not None
+    takes = "takes" if comparison.setting.minibatches == 1 else "take"
+    words = f"The whole run takes {spent_hours(after)}" if run else f"{comparison.basis} {takes} {spent_hours(after)}"
+    if reply.chosen is reply.reference or reply.balanced is not None:
+        return f"{words}."
+    words += f" instead of {hours(before.gpu_hours)}"
+    if not run and after.dollars is not None and before.dollars is not None:
+        words += f", {spent_dollars(after)} instead of {money(before.dollars)}"
+    return f"{words}."
+
+
+def _trust(comparison: Comparison, reply: Basis) -> str:
+    """What the minibatches take, of which a whole run has a sentence of its own; and what engineers see at once whether
+    it is plausible."""
+    chosen = reply.chosen
+    words = setting_words.trust(comparison.fidelity, comparison.setting.cost.profile)
+    if comparison.whole_run is None:
+        interval = "" if chosen.certain else f", 90 % interval {from_to(chosen.model_low, chosen.model_high, _long)}"
+        words += f" Under {chosen.name} all minibatches take {_long(chosen.makespan_seconds)}{interval}."
+    if chosen.tflops_per_device is not None:
+        shares = "" if chosen.mfu is None or chosen.hfu is None else f", {chosen.mfu:.0%} MFU, {chosen.hfu:.0%} HFU"
+        words += f" Each device reaches {chosen.tflops_per_device:.0f} TFLOP/s{shares}."
+    return f"{words} If all times are off by one factor, speedups still hold."
+
+
+def _long(seconds: float, more: int = 0) -> str:
+    return f"{hours(seconds, more)} s"
+
+
+def _rules(comparison: Comparison) -> Iterator[str]:
+    """By which rules the trainer deals, and which of them would train on another batch."""
+    setting = comparison.setting
+    if (trainer := stock.known(setting.trainer)) is None:
+        return
+    yield rules(trainer, setting.cost.recipe)
+    for rule in trainer.own:
+        if rule.rows is None or rule.balancer in {balancer for balancer, _ in comparison.stock}:
+            continue
+        why = "rows would span steps that are kept in order"
+        if setting.trace.bundle is not None:
+            why = "what stays together is not packed into rows"
+        elif stock.packs(setting):
+            why = f"{stock.nearest_steps(setting, rule)} samples"
+        yield f"{rule.balancer} is left out: {why}."
+
+
+def rules(trainer: Neighbour, recipe: Recipe) -> str:
+    every = "; ".join(f"{rule.balancer}: {rule.says}" for rule in trainer.own)
+    kernels = ", ".join(f"{name} {value}" for name, value in trainer.assumes.items() if recipe.value(name) == value)
+    assumed = f" Kernels assumed for it, unless you ask for others: {kernels}." if kernels else ""
+    return f"{trainer.name} assigns samples by its own rules ({every}) under {' or '.join(trainer.met)} sync.{assumed}"
+
+
+def settings(made: Made, unit: str = "sample") -> str:
+    """What the trainer is told, and what a step is then."""
+    step = f"{made.samples:,.0f} {unit}s a step"
+    if made.each:
+        return f"{counted(made.each, unit)} in a microbatch, {step}"
+    return f"at most {made.max_tokens:,} tokens in a microbatch, {step}"
+
+
+def _tightness(comparison: Comparison, chosen: Row) -> list[str]:
+    """What would fit where the row to choose is tight, or would not hold the longest sample, which was not drawn."""
+    trace, cost = comparison.setting.trace, room.under(comparison.setting.cost, chosen.sync)
+    alone = Need(room.least(cost, trace).total, comparison.memory_limit)
+    if capacity.level(alone) <= capacity.level(chosen):
+        return _ways_out(comparison) if capacity.tight(chosen) else []
+    words = f"The longest sample, {trace.longest:,} tokens, is not in these minibatches: with it, memory per device is"
+    return [f"{words} {capacity.told(alone)}.", *_ways_out(comparison)]
+
+
+def _ways_out(comparison: Comparison) -> list[str]:
+    """What would fit the memory that the comparison was made for, each by itself."""
+    cost, limit = comparison.setting.cost, comparison.memory_limit or 0.0
+    limited = replace(cost, cluster=replace(cost.cluster, memory_bytes=limit))
+    every = remedies(replace(comparison.setting, cost=limited))
+    return [f"Options that fit: {'; '.join(every)}."] if every else []
+
+
+def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
+    """What hybrid sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
+    setting, chosen = comparison.setting, reply.chosen
+    recipe, gain = setting.cost.recipe, chosen.over_full
+    if recipe.on(2).hierarchical:  # asked for, whether or not there are nodes
+        return [_gained("Hierarchical transfers", ("run", "make"), comparison, chosen)]
+    if recipe.sharding == "full":
+        return []
+    words = _gained("Hybrid sharding", ("runs", "makes"), comparison, chosen)
+    if gain is None:
+        return [words]
+    rivals, limit = [row for row in comparison.rows if not row.one_sided], comparison.memory_limit or math.inf
+    fitting = [row for row in rivals if (row.memory_bytes or 0.0) - _over_full(comparison, row) <= limit]
+    full = {row.name: row.makespan_seconds * (row.over_full or 1) for row in fitting or rivals}
+    rival = min(full, key=lambda name: full[name])
+    longer = f"{full[rival] / chosen.makespan_seconds:.2f} times as long"
+    if not stock.given_limit(setting):  # full sharding may have room for more, and would not run at this limit
+        other = replace(setting, cost=setting.cost.by(sharding="full"))
+        held, most = (max(limits(one), default=0) for one in (setting, other))
+        longer += f" at this limit, and has room for {most:,} tokens in a microbatch" if most > held else ""
+    return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer}."]
+
+
+def _gained(name: str, verbs: tuple[str, str], comparison: Comparison, chosen: Row) -> str:
+    (run, make), times = verbs, chosen.over_full
+    if comparison.setting.cost.cluster.nodes == 1:
+        return f"{name} {make} no difference here: there is one node, so it is full sharding."
+    price = f"{_over_full(comparison, chosen) / 1e9:.1f} GB more memory per device"
+    if times is None:
+        return f"{name} {make} no difference to {chosen.name}: it has none."
+    if round(times, 2) <= 1:
+        return f"{name} {make} {chosen.name} no faster here ({times:.2f} times full sharding), for {price}."
+    return f"{name} {run} {chosen.name} {times:.2f} times as fast as full sharding would, for {price}."
+
+
+def _over_full(comparison: Comparison, row: Row) -> float:
+    """Bytes of a row's memory that full sharding would not need."""
+    cost = comparison.setting.cost
+    return memory.over_full(cost.model, cost.cluster.gpus, row.recipe, cost.holders)
 
 
 def alike(trace: Trace, draws: Draws) -> list[str]:
@@ -143,72 +294,38 @@ def alike(trace: Trace, draws: Draws) -> list[str]:
     return [f"Lengths come in {groups.format(round(size))}."] if (size - 1) * like[:1].sum() > SLIGHT else []
 
 
-def _ways_out(comparison: Comparison) -> list[str]:
-    """What would fit, each by itself."""
-    listed = remedies(replace(comparison.setting, cost=_limited(comparison)))
-    if not listed:
+def whole_run(comparison: Comparison, reply: Basis) -> list[str]:
+    """Time and dollars of the row to choose over the epochs that were asked for, where they were and one fits."""
+    if (run := comparison.whole_run) is None or reply.nothing_fits:
         return []
-    return [f"Options that fit: {'; '.join(listed)}."]
+    chosen, before = (run.shown(row) for row in (reply.chosen, reply.reference))
+    own, verb = run.of(reply.chosen), "is" if run.epochs == 1 else "are"
+    batch = f"{own.samples:,.0f} {comparison.setting.trace.unit}s"
+    interval = "" if chosen.certain else f" ({interval_of(chosen)})"
+    takes = f"{spent_by(chosen)} under {reply.chosen.name}{interval}"
+    words = f"{epochs(run.epochs)} {verb} {own.steps:,} steps of {batch}: {takes}"
+    if reply.reference is reply.chosen or reply.balanced is not None:
+        return [f"{words}."]
+    return [f"{words}, instead of {spent_by(before)} under {reply.reference.name}."]
 
 
-def _tightness(comparison: Comparison, chosen: Row) -> list[str]:
-    """What would fit where the row to choose is tight, or would not hold the longest sample, which was not drawn."""
-    trace, cost = comparison.setting.trace, room.under(comparison.setting.cost, chosen.sync)
-    alone = Need(room.least(cost, trace).total, comparison.memory_limit)
-    if capacity.level(alone) <= capacity.level(chosen):
-        return _ways_out(comparison) if capacity.tight(chosen) else []
-    words = f"The longest sample, {trace.longest:,} tokens, is not in these minibatches: with it, memory per device is"
-    return [f"{words} {capacity.told(alone)}.", *_ways_out(comparison)]
+def epochs(count: float) -> str:
+    return f"{count:g} epoch{'' if count == 1 else 's'}"
 
 
-def _limited(comparison: Comparison) -> Cost:
-    """The cost with the memory that the comparison was made for."""
-    cost, limit = comparison.setting.cost, comparison.memory_limit or 0.0
-    return replace(cost, cluster=replace(cost.cluster, memory_bytes=limit))
+def spent_by(whole: Row) -> str:
+    """Time and dollars of a run, as finely as its interval is told."""
+    time = duration(whole.makespan_seconds, finer(whole.model_low, whole.model_high, duration))
+    if whole.dollars is None:
+        return time
+    return f"{time} and {money(whole.dollars, finer(whole.dollars_low or 0.0, whole.dollars_high or 0.0, money))}"
 
 
-def misfit(comparison: Comparison, reply: Basis) -> list[str]:
-    """Where nothing fits: what the row that needs least would need."""
-    chosen, limit = reply.chosen, comparison.memory_limit
-    extra = _over_full(comparison, chosen)
-    if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
-        return []
-    size = f"{chosen.memory_bytes / 1e9:.0f} GB of memory per device, and one has {limit / 1e9:.0f} GB"
-    full = f" Full sharding would need {(chosen.memory_bytes - extra) / 1e9:.0f} GB." if extra else ""
-    most = f" Most of it is {chosen.largest_term}." if chosen.largest_term else ""
-    return [f"Even {named(chosen)} does not fit: it is estimated to need {size}.{full}{most}"]
-
-
-def _idle(reply: Basis) -> str:
-    before, after = reply.reference, reply.chosen
-    if reply.balanced is not None:
-        best = min(reply.balanced, reply.best, key=lambda row: row.makespan_seconds)
-        return f"Devices idle {after.idle:.0%} of the time under {named(after)}, {best.idle:.0%} under {named(best)}."
-    words = f"Devices idle {before.idle:.0%} of the time under {named(before)}"
-    words += f" and {after.idle:.0%} under {named(after)}." if after is not before else ", and no row is faster."
-    if reply.pays:
-        gains = f"{after.sync_gain:.2f} comes from the sync and one of {after.balancer_gain:.2f} from the balancer"
-        words += f" Of the speedup, a factor of {gains}."
-    return words
-
-
-def basis(comparison: Comparison) -> str:
-    """What the figures of a table are of."""
-    return f"Seconds, GPU-hours and dollars are of {comparison.basis}."
-
-
-def _savings(comparison: Comparison, reply: Basis) -> str:
-    """Dollars of a whole run stand beside its hours, in a sentence of its own."""
-    before, after = (comparison.spent(row) for row in (reply.reference, reply.chosen))
-    run = comparison.whole_run is not None
-    takes = "takes" if comparison.setting.minibatches == 1 else "take"
-    words = f"The whole run takes {spent_hours(after)}" if run else f"{comparison.basis} {takes} {spent_hours(after)}"
-    if reply.chosen is reply.reference or reply.balanced is not None:
-        return f"{words}."
-    words += f" instead of {hours(before.gpu_hours)}"
-    if not run and after.dollars is not None and before.dollars is not None:
-        words += f", {spent_dollars(after)} instead of {money(before.dollars)}"
-    return f"{words}."
+def interval_of(whole: Row) -> str:
+    words = f"90 % interval {from_to(whole.model_low, whole.model_high, duration)}"
+    if whole.dollars_low is None or whole.dollars_high is None:
+        return words
+    return f"{words}, {from_to(whole.dollars_low, whole.dollars_high, money)}"
 
 
 def spent_hours(row: Row) -> str:
@@ -231,110 +348,3 @@ def dollars_between(row: Row) -> str:
     if row.certain or row.dollars_low is None or row.dollars_high is None:
         return ""
     return f" ({from_to(row.dollars_low, row.dollars_high, money)})"
-
-
-def utilization(row: Row) -> str:
-    """What engineers see at once whether it is plausible."""
-    if row.tflops_per_device is None:
-        return ""
-    shares = "" if row.mfu is None or row.hfu is None else f", {row.mfu:.0%} MFU, {row.hfu:.0%} HFU"
-    return f" Each device reaches {row.tflops_per_device:.0f} TFLOP/s{shares}."
-
-
-def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
-    """What hybrid sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
-    recipe, chosen, gain = comparison.setting.cost.recipe, reply.chosen, reply.chosen.over_full
-    if recipe.on(2).hierarchical:  # asked for, whether or not there are nodes
-        return [_gained("Hierarchical transfers", ("run", "make"), comparison, reply)]
-    if recipe.sharding == "full":
-        return []
-    words = _gained("Hybrid sharding", ("runs", "makes"), comparison, reply)
-    if gain is None:
-        return [words]
-    full = {named(r): r.makespan_seconds * (r.over_full or 1) for r in _rivals(comparison)}
-    rival = min(full, key=lambda name: full[name])
-    longer = f"{full[rival] / chosen.makespan_seconds:.2f} times as long{_roomier(comparison.setting)}"
-    return [f"{words} Full sharding's best row without on-demand, {rival}, takes {longer}."]
-
-
-def _roomier(setting: Setting) -> str:
-    """The limit that full sharding has room for beyond hybrid's, where no limit was given: it would not run at this."""
-    if setting.max_tokens and not setting.limits_tried:
-        return ""
-    full = replace(setting, cost=setting.cost.by(sharding="full"))
-    held, most = (max(limits(one), default=0) for one in (setting, full))
-    return f" at this limit, and has room for {most:,} tokens in a microbatch" if most > held else ""
-
-
-def _rivals(comparison: Comparison) -> list[Row]:
-    """The rows without on-demand that full sharding would have room for; all where it has for none."""
-    every = [row for row in comparison.rows if not row.one_sided]
-    limit = comparison.memory_limit or math.inf
-    return [r for r in every if (r.memory_bytes or 0.0) - _over_full(comparison, r) <= limit] or every
-
-
-def _gained(name: str, verbs: tuple[str, str], comparison: Comparison, reply: Basis) -> str:
-    run, make = verbs
-    chosen, times = reply.chosen, reply.chosen.over_full
-    if comparison.setting.cost.cluster.nodes == 1:
-        return f"{name} {make} no difference here: there is one node, so it is full sharding."
-    price = f"{_over_full(comparison, chosen) / 1e9:.1f} GB more memory per device"
-    if times is None:
-        return f"{name} {make} no difference to {named(chosen)}: it has none."
-    if round(times, 2) <= 1:
-        return f"{name} {make} {named(chosen)} no faster here ({times:.2f} times full sharding), for {price}."
-    return f"{name} {run} {named(chosen)} {times:.2f} times as fast as full sharding would, for {price}."
-
-
-def _over_full(comparison: Comparison, row: Row) -> float:
-    """Bytes of a row's memory that full sharding would not need."""
-    cost = comparison.setting.cost
-    return memory.over_full(cost.model, cost.cluster.gpus, row.recipe, cost.holders)
-
-
-def trust(fidelity: str, profile: Profile) -> str:
-    """What seconds were made from."""
-    words = _estimated(profile.kinds) if fidelity == "catalogue" else _TRUST.get(fidelity, fidelity)
-    return f"{words} WARNING: {profile.origin}." if profile.fidelity == "extrapolated" else words
-
-
-def _estimated(kinds: tuple[str, ...]) -> str:
-    """What the catalogue's seconds were made from, by how its figures are known."""
-    guesses = " and ".join(guessed(kinds))
-    if not guesses:
-        rates = "what GPUs reach in published runs"
-    elif PUBLISHED.isdisjoint(kinds):
-        rates = f"rates that are {guesses}, and not fitted to published runs"
-    else:
-        rates = f"what GPUs reach in published runs, and in part from rates that are {guesses}"
-    return f"Seconds are estimated from {rates}; they are not measured."
-
-
-def doubts(fidelity: str, profile: Profile) -> list[str]:
-    """The same, where some of what was asked about is beyond that."""
-    return [trust(fidelity, profile)] if fidelity == "extrapolated" else []
-
-
-def _trust(comparison: Comparison, reply: Basis) -> str:
-    """What the minibatches take; a whole run has a sentence of its own."""
-    profile, chosen = comparison.setting.cost.profile, reply.chosen
-    words = trust(comparison.fidelity, profile)
-    if comparison.whole_run is None:
-        words += f" Under {named(chosen)} all minibatches take {_long(chosen.makespan_seconds)}"
-        interval = from_to(chosen.model_low, chosen.model_high, _long)
-        words += "." if chosen.certain else f", 90 % interval {interval}."
-    return f"{words}{utilization(chosen)} If all times are off by one factor, speedups still hold."
-
-
-def _long(seconds: float, more: int = 0) -> str:
-    return f"{hours(seconds, more)} s"
-
-
-def named(row: Row) -> str:
-    return row.name
-
-
-def interval(row: Row) -> str:
-    if row.minibatches == 1:
-        return "no interval from one minibatch"
-    return f"95 % interval {from_to(row.speedup_low or 0.0, row.speedup_high or 0.0, ratio)}"

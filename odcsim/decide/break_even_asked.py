@@ -9,11 +9,9 @@ from numpy.typing import ArrayLike
 
 from odcsim.decide import break_even_words, setting_words
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.answer_words import doubts
 from odcsim.decide.asking import asked, read, setting_of
 from odcsim.decide.break_even import MINIBATCHES, Curve, curves, here, trusted
-from odcsim.decide.comparison import inputs
-from odcsim.decide.fixed import fixed
+from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.remedies import misfits, remedies
 from odcsim.decide.setting import Setting
 from odcsim.decide.weights import Regret, regrets
@@ -50,7 +48,10 @@ class BreakEven(Glanced):
 
     def notes(self) -> list[str]:
         """What balancing by other weights costs, and what was extrapolated."""
-        return [*break_even_words.regret_lines(self.regrets), *doubts(self.fidelity, self.setting.cost.profile)]
+        return [
+            *break_even_words.regret_lines(self.regrets),
+            *setting_words.doubts(self.fidelity, self.setting.cost.profile),
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim break-even --json` prints it."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from odcsim.decide import fixed
+from odcsim.decide import setting_words
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.break_even import Curve, here
 from odcsim.decide.setting import Setting
@@ -17,7 +17,7 @@ def question(setting: Setting, *, limited: bool) -> str:
         f"Speedup of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on "
         f"{cost.cluster.gpus} x {cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
         f"One thing is changed at a time; a speedup of {NOTABLE:.2f} or more pays.\n"
-        f"{fixed.sentence(setting, limited=limited)}{_anew(setting)}"
+        f"{setting_words.fixed(setting, limited=limited)}{_anew(setting)}"
     )
 
 

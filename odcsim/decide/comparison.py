@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,13 @@ from odcsim.catalog import fits
 from odcsim.decide import answer, answer_words, room, setting_words, stock
 from odcsim.decide.answer import FEW, Ends
 from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed
-from odcsim.decide.fixed import fixed
 from odcsim.decide.setting import Setting, assign, drawn
 from odcsim.decide.whole_run import WholeRun
 from odcsim.errors import InputError, unexpected
 from odcsim.executors import simulation
 from odcsim.program import SYNC_TABLE
 from odcsim.question import FIELDS
-from odcsim.recipe import CHOICES
+from odcsim.recipe import CHOICES, SEARCHED
 from odcsim.results import summary
 from odcsim.results.metrics import PARTS, Usage
 from odcsim.results.summary import Row
@@ -79,10 +77,9 @@ class Comparison(Glanced, Evaluation):
 
     def sentences(self) -> list[str]:
         """Whether on-demand pays, where the difference comes from, and how far to trust it."""
-        reply, run = answer.answer(self), self.whole_run
-        spent = [run.sentence(reply)] if run is not None and not reply.nothing_fits else []
-        told = answer_words.misfit(self, reply), answer_words.sentences(self, reply)
-        return [answer_words.verdict(reply), *spent, *chain(*told)]
+        reply = answer.answer(self)
+        spent, misfit = answer_words.whole_run(self, reply), answer_words.misfit(self, reply)
+        return [answer_words.verdict(reply), *spent, *misfit, *answer_words.sentences(self, reply)]
 
     def records(self) -> list[dict[str, Any]]:
         """Its rows, flat: each with its limit and, where epochs were asked for, the whole run."""
@@ -208,6 +205,13 @@ def _alike(one: Evaluation, found: Evaluation) -> tuple[Row, float]:
     profile = one.setting.cost.profile
     times = tokens / (row.tokens_per_second * row.makespan_seconds)
     return summary.scaled(row, times, (profile.low, profile.high)), times
+
+
+def fixed(setting: Setting, *, limited: bool = True) -> dict[str, Any]:
+    """What was held fixed, of whoever has one recipe for all rows, and one limit unless not `limited`."""
+    limit = {"max_tokens": setting.limit} if limited else {}
+    why = {"sharding_because": setting.sharded_by} if setting.sharded_by else {}
+    return {**setting.cost.recipe.written(SEARCHED), **why, **limit, "searched_by": setting_words.BY}
 
 
 def inputs(setting: Setting) -> dict[str, Any]:

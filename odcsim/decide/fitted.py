@@ -9,8 +9,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from odcsim import catalog, profile
-from odcsim.decide import calibrate
-from odcsim.decide.answer_words import drawn
+from odcsim.decide import calibrate, setting_words
 from odcsim.decide.asking import asked, setting_of
 from odcsim.decide.calibrate import Calibration, Simulated
 from odcsim.decide.sharding import as_ran
@@ -174,7 +173,7 @@ def _calibrated(given: Mapping[str, Any], sources: Sequence[str], rate: float | 
     found, log = calibrated(given, sources, rate)
     made = found.profile(Path(sources[0]).name if log else "")
     cut = given.get("truncate") or given.get("drop_over")
-    lengths = [drawn(found.simulated.setting.trace.origin)] if cut else []
+    lengths = [setting_words.lengths(found.simulated.setting.trace.origin)] if cut else []
     return Fitted(made, (*_read(log), *calibrate.sentences(found), *_taken(given), *lengths))
 
 

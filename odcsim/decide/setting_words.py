@@ -1,27 +1,48 @@
-"""A setting in words: what is trained on what, by which lengths, in minibatches of which size."""
+"""What was asked, what was held fixed, and what seconds rest on, in words that all answers have."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from odcsim.catalog.estimates.compute import PUBLISHED, guessed
+from odcsim.profile import Profile
+from odcsim.recipe import ASKED, SEARCHED, Recipe, recipe_of
 from odcsim.support.numbers import counted
 
 if TYPE_CHECKING:
     from odcsim.decide.setting import Setting
 
+BY, MORE = "odcsim advise", "odcsim sweep"  # which command searches what was held fixed
+HELD = tuple(name for name in ASKED if name not in SEARCHED)  # by an advice
+SHAPE = "shape, not data"
+_TRUST = {
+    "calibrated": "Seconds come from a profile measured on this hardware.",
+    "scaled": "Seconds are estimates, scaled by one factor that was measured on a run of yours.",
+    "published fit": "Seconds come from a published fit to others' measurements, not from measurements of yours.",
+    "extrapolated": "Some seconds are extrapolated beyond what they were fitted to (longer samples, fuller "
+    "microbatches, other devices, another model, or the same with another recompute).",
+}
 
-def named(setting: "Setting") -> str:
+
+def named(setting: Setting) -> str:
     """The model, on what, and the lengths."""
     cost = setting.cost
     return f"{cost.model.name} on {cost.cluster.gpus} x {cost.profile.gpu}, {setting.trace.name}"
 
 
-def sized(setting: "Setting", *, limited: bool = True) -> str:
+def sized(setting: Setting, *, limited: bool = True) -> str:
     """Samples of a device and step, and the token limit."""
-    tried = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
     samples = f"{counted(setting.minibatch, setting.trace.unit)} per device and step"
-    return f"{samples}, at most {setting.limit:,} tokens in a microbatch{tried}" if limited else samples
+    return f"{samples}, {limit(setting)}" if limited else samples
 
 
-def asked(setting: "Setting", *, limited: bool = True) -> str:
+def limit(setting: Setting) -> str:
+    tried = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
+    return f"at most {setting.limit:,} tokens in a microbatch{tried}"
+
+
+def asked(setting: Setting, *, limited: bool = True) -> str:
     """Not `limited`: a trainer's own rows have limits of their own."""
     cost, trace = setting.cost, setting.trace
     nodes = cost.cluster.nodes
@@ -31,3 +52,56 @@ def asked(setting: "Setting", *, limited: bool = True) -> str:
     model, drawn = f"{cost.model.name}{cost.recipe.told}", counted(setting.minibatches, "minibatch")
     by = "" if setting.trainer is None else f" by {setting.trainer}"
     return f"{model}{by} on {where}, {lengths}, {sized(setting, limited=limited)}, {drawn}"
+
+
+def fixed(setting: Setting, *, limited: bool = True) -> str:
+    """What was held fixed: an answer is the best of what was tried, and no more. Not `limited`: the command looks for
+    the token limit itself."""
+    recipe = setting.cost.recipe
+    known = recipe_of({name: recipe.value(name) for name in SEARCHED}).told.strip()
+    why = f" ({setting.sharded_by})" if setting.sharded_by else ""
+    tokens = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
+    words = ", ".join([f"{setting.cost.sharded} sharding{why}", known, *tokens])
+    return f"Not varied: {words}. To search these, run '{BY}'.{_charged(setting.cost.on_demand_cost)}"
+
+
+def searched(recipe: Recipe, names: Sequence[str] = SEARCHED, cost: float = 0.0) -> str:
+    """What an advice searched, and what it did not."""
+    unusual = ", ".join(f"{name} {recipe.value(name)}" for name in HELD if name not in recipe.usual)
+    words = f"{unusual}, and all else at its default" if unusual else "all else, at its default"
+    told = f"Searched: sync, balancer, token limit, {', '.join(names)}. Not varied: {words}; '{MORE}' tries more."
+    return f"{told}{_charged(cost)}"
+
+
+def _charged(seconds: float) -> str:
+    """What on-demand was said to cost: nobody has measured it."""
+    if not seconds:
+        return ""
+    return f" On-demand is assumed to take {seconds:g} s more per minibatch, as you asked; nobody has measured that."
+
+
+def lengths(origin: str) -> str:
+    """Where lengths come from; those of a published shape are nobody's data."""
+    made = f"{SHAPE}: "
+    if origin.startswith(made):
+        return f"Lengths are synthetic ({SHAPE}): {origin.removeprefix(made)}."
+    return f"Lengths: {origin}."
+
+
+def trust(fidelity: str, profile: Profile) -> str:
+    """What seconds were made from; of the catalogue's, how its figures are known."""
+    if fidelity == "catalogue":
+        guesses, rates = " and ".join(guessed(profile.kinds)), "what GPUs reach in published runs"
+        if guesses and PUBLISHED.isdisjoint(profile.kinds):
+            rates = f"rates that are {guesses}, and not fitted to published runs"
+        elif guesses:
+            rates += f", and in part from rates that are {guesses}"
+        words = f"Seconds are estimated from {rates}; they are not measured."
+    else:
+        words = _TRUST.get(fidelity, fidelity)
+    return f"{words} WARNING: {profile.origin}." if profile.fidelity == "extrapolated" else words
+
+
+def doubts(fidelity: str, profile: Profile) -> list[str]:
+    """The same, where some of what was asked about is beyond that."""
+    return [trust(fidelity, profile)] if fidelity == "extrapolated" else []

@@ -5,13 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from odcsim.decide import stock
-from odcsim.decide.answer import Basis
-from odcsim.decide.answer_words import named
 from odcsim.decide.evaluate import Evaluation
 from odcsim.neighbours.neighbour import GOING_ON, KEPT
 from odcsim.results.intervals import of_run
 from odcsim.results.summary import Row, scaled
-from odcsim.support.numbers import duration, finer, from_to, money
 from odcsim.trace import Trace
 
 # What a row spends, and what it is called of a whole run.
@@ -92,41 +89,9 @@ class WholeRun:
         return {f"run.{name}": value for name, value in {**self._stepped(row), **self.spent(row)}.items()}
 
     def as_json(self) -> dict[str, Any]:
-        rows = [{"row": named(row), **self._stepped(row), **self.spent(row)} for row in self.evaluation.rows]
+        rows = [{"row": row.name, **self._stepped(row), **self.spent(row)} for row in self.evaluation.rows]
         return {"epochs": self.epochs, "global_batch": self.global_batch, "steps": self.steps, "rows": rows}
 
     def _stepped(self, row: Row) -> dict[str, Any]:
         own = self.of(row)
         return {"steps": own.steps, "samples": own.samples}
-
-    def sentence(self, reply: Basis) -> str:
-        epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
-        own, verb = self.of(reply.chosen), "is" if self.epochs == 1 else "are"
-        batch = f"{own.samples:,.0f} {self.evaluation.setting.trace.unit}s"
-        words = f"{epochs} {verb} {own.steps:,} steps of {batch}: {self._takes(reply.chosen)}"
-        if reply.reference is reply.chosen or reply.balanced is not None:
-            return f"{words}."
-        return f"{words}, instead of {self._spent(reply.reference)} under {named(reply.reference)}."
-
-    def _takes(self, row: Row) -> str:
-        whole = self.shown(row)
-        interval = "" if whole.certain else f" ({interval_of(whole)})"
-        return f"{spent_by(whole)} under {named(row)}{interval}"
-
-    def _spent(self, row: Row) -> str:
-        return spent_by(self.shown(row))
-
-
-def spent_by(whole: Row) -> str:
-    """Time and dollars of a run, as finely as its interval is told."""
-    time = duration(whole.makespan_seconds, finer(whole.model_low, whole.model_high, duration))
-    if whole.dollars is None:
-        return time
-    return f"{time} and {money(whole.dollars, finer(whole.dollars_low or 0.0, whole.dollars_high or 0.0, money))}"
-
-
-def interval_of(whole: Row) -> str:
-    words = f"90 % interval {from_to(whole.model_low, whole.model_high, duration)}"
-    if whole.dollars_low is None or whole.dollars_high is None:
-        return words
-    return f"{words}, {from_to(whole.dollars_low, whole.dollars_high, money)}"

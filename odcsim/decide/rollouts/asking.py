@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from odcsim.decide import setting_words, stock
-from odcsim.decide.answer_words import doubts
 from odcsim.decide.asking import asked, read, setting_of
-from odcsim.decide.comparison import inputs
+from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.evaluate import in_file, least_trusted
-from odcsim.decide.fixed import fixed
 from odcsim.decide.rollouts import pilot
 from odcsim.decide.rollouts.pilot import RolloutBatch
 from odcsim.decide.rollouts.whole import (
@@ -76,7 +74,7 @@ class RolloutSteps(Glanced):
         """Step seconds, and what batching and sync bring."""
         mine = own(self.rows, self.setting.trainer)
         told = [*takes(self.rows, mine), *(beside(self.rows, mine) if mine else verdict(self.rows))]
-        told += [*out(self.setting, self.rows), *doubts(self.fidelity, self.setting.cost.profile)]
+        told += [*out(self.setting, self.rows), *setting_words.doubts(self.fidelity, self.setting.cost.profile)]
         return told if self.grouped else [*told, UNGROUPED]
 
     def as_json(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from odcsim import catalog
-from odcsim.decide import fixed
+from odcsim.decide import setting_words
 from odcsim.plots.style import HEAD
 from odcsim.reading.named import names
 from odcsim.show.explore import reply as replies
@@ -125,7 +125,7 @@ def _shown(asked: Asked) -> list[Any]:
     found = replies.reply(asked)
     left = asked.lengths.left_out
     told = [f"{asked.trace}: {left}"] if left else []
-    words = [html.P(text) for text in [*found.advice, found.verdict, fixed.sentence(asked.setting), *told]]
+    words = [html.P(text) for text in [*found.advice, found.verdict, setting_words.fixed(asked.setting), *told]]
     bare = {name: asked.value(name) for name in ("trace", SHARDED)}  # without any link it is what the page began with
     link = asked.search or f"?{urlencode(bare)}"
     return [link, *_said(asked), words, _table(found), asked.command, ""]

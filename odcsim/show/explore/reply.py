@@ -6,7 +6,6 @@ from typing import Any
 
 from odcsim import neighbours
 from odcsim.decide import answer, answer_words
-from odcsim.decide.answer_words import named
 from odcsim.decide.break_even import lead, network, planned
 from odcsim.decide.break_even_words import sentence
 from odcsim.decide.comparison import Comparison, compare, pairs
@@ -46,7 +45,7 @@ class Reply:
 
     @property
     def chosen(self) -> str:
-        return named(self.basis.chosen)
+        return self.basis.chosen.name
 
 
 @remembered(ROWS, lambda found, _: rows(found.comparison.setting))

@@ -1,8 +1,8 @@
 """How a report begins: what somebody asked, what to run, what it takes, how sure that is; then what on-demand gives."""
 
-from odcsim.decide import answer_words, stock_words
+from odcsim.decide import answer_words, setting_words
 from odcsim.decide.answer import Basis
-from odcsim.decide.answer_words import dollars_between, hours_between, named, spent_dollars, spent_hours
+from odcsim.decide.answer_words import dollars_between, hours_between, spent_dollars, spent_hours
 from odcsim.decide.comparison import Comparison
 from odcsim.results.summary import Row
 from odcsim.show.pages import page
@@ -35,12 +35,12 @@ def advice(comparison: Comparison, reply: Basis) -> list[str]:
     chosen, setting, run = reply.chosen, comparison.setting, comparison.whole_run
     samples = f"{setting.minibatch} {setting.trace.unit}{'s' if setting.minibatch > 1 else ''}"
     size = f"{samples} per device and step, at most {setting.limit:,} tokens in a microbatch"
-    size = stock_words.settings(chosen.made, setting.trace.unit) if chosen.made else size
-    takes = f"{_takes(chosen)}." if run is None else run.sentence(reply)
+    size = answer_words.settings(chosen.made, setting.trace.unit) if chosen.made else size
+    takes = f"{_takes(chosen)}." if run is None else " ".join(answer_words.whole_run(comparison, reply))
     misfit = answer_words.misfit(comparison, reply)
     if reply.nothing_fits:
         return [answer_words.verdict(reply), *misfit]
-    return [f"Run {named(chosen)}: {size}. {takes}", *misfit, _sure(comparison, chosen)]
+    return [f"Run {chosen.name}: {size}. {takes}", *misfit, _sure(comparison, chosen)]
 
 
 def _takes(row: Row) -> str:
@@ -61,7 +61,7 @@ def _sure(comparison: Comparison, chosen: Row) -> str:
 def _figures(comparison: Comparison, reply: Basis) -> list[tuple[str, str]]:
     chosen, before = (comparison.spent(row) for row in (reply.chosen, reply.reference))
     for_steps = f"for {chosen.minibatches:,} optimizer steps"
-    instead = "before" if reply.balanced is None else f"under {named(reply.reference)}"
+    instead = "before" if reply.balanced is None else f"under {reply.reference.name}"
     spent = f"GPU-hours {for_steps}{hours_between(chosen)}, {hours(before.gpu_hours)} {instead}"
     more = finer(chosen.gpu_hours_low, chosen.gpu_hours_high, hours)
     figures = [(duration(chosen.makespan_seconds), for_steps), (hours(chosen.gpu_hours, more), spent)]
@@ -70,10 +70,10 @@ def _figures(comparison: Comparison, reply: Basis) -> list[tuple[str, str]]:
         dollars = f"{for_steps}{dollars_between(chosen)}, {money(before.dollars)} {instead}"
         figures.append((money(chosen.dollars, more), dollars))
     if reply.balanced is None:
-        idle = f"idle, from collective + lb-micro to {named(chosen)}"
+        idle = f"idle, from collective + lb-micro to {chosen.name}"
         figures.append((f"{before.idle:.0%} → {chosen.idle:.0%}", idle))
     else:
-        figures.append((f"{chosen.idle:.0%}", f"idle under {named(chosen)}"))
+        figures.append((f"{chosen.idle:.0%}", f"idle under {chosen.name}"))
     gain = f"as fast as collective + lb-micro, {answer_words.interval(reply.chosen)}"
     figures.append((f"{chosen.speedup:.2f} x", gain))
     if chosen.memory_bytes is not None:
@@ -83,5 +83,5 @@ def _figures(comparison: Comparison, reply: Basis) -> list[tuple[str, str]]:
 
 
 def _badges(comparison: Comparison) -> str:
-    shape = [f"lengths: {answer_words.SHAPE}"] if answer_words.SHAPE in comparison.setting.trace.origin else []
+    shape = [f"lengths: {setting_words.SHAPE}"] if setting_words.SHAPE in comparison.setting.trace.origin else []
     return " ".join(page.badge(text) for text in [f"seconds: {comparison.fidelity}", *shape])

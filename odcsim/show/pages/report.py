@@ -9,9 +9,8 @@ import numpy as np
 
 import odcsim
 from odcsim import plots
-from odcsim.decide import answer, answer_words
+from odcsim.decide import answer, answer_words, setting_words
 from odcsim.decide.answer import Basis
-from odcsim.decide.answer_words import named
 from odcsim.decide.comparison import Comparison, inputs
 from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
@@ -108,7 +107,7 @@ def _write(title: str, body: Sequence[str], path: Path | str) -> None:
 
 def _memory(reply: Basis) -> list[str]:
     """What the memory of the rows that count is for."""
-    rows = {named(r): r.memory_terms for r in (reply.reference, reply.rival, reply.best) if r.memory_terms}
+    rows = {r.name: r.memory_terms for r in (reply.reference, reply.rival, reply.best) if r.memory_terms}
     names = [name for name in next(iter(rows.values()), {}) if any(terms[name] for terms in rows.values())]
     cells = [[row, *(f"{terms[name] / 1e9:.1f}" for name in names)] for row, terms in rows.items()]
     words = "Peak memory of one device in a minibatch (GB), by use."
@@ -178,7 +177,7 @@ def _origins(comparison: Comparison) -> list[str]:
         ("fidelity", comparison.fidelity),
         ("range of the cost's seconds", from_to(profile.low, profile.high, ratio)),
     ]
-    shape = f" {page.badge(answer_words.SHAPE)}" if answer_words.SHAPE in setting.trace.origin else ""
+    shape = f" {page.badge(setting_words.SHAPE)}" if setting_words.SHAPE in setting.trace.origin else ""
     told = f"{counted(len(asked), 'input')}, of which {sum('(default)' in text for _, text in asked)} are defaults"
     inputs_told = page.folded(told, [page.facts(asked)])
     return [f"<h2>Inputs, and where they come from{shape}</h2>", inputs_told, *_closing()]

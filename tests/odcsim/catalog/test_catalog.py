@@ -13,8 +13,8 @@ from odcsim.catalog import rates as module
 from odcsim.catalog.estimates.spreads import STARTS
 from odcsim.catalog.rates import families, family_of, figures, rates, spreads
 from odcsim.cluster import GPU
-from odcsim.decide.answer_words import trust
 from odcsim.decide.setting import cost_of
+from odcsim.decide.setting_words import trust
 from odcsim.errors import InputError
 from odcsim.recipe import ATTENTION, PRECISIONS, Kernels, Recipe
 

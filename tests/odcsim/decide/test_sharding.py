@@ -8,7 +8,7 @@ import pytest
 from odcsim import ask, compare, load, network
 from odcsim.decide import limit, room, sharding
 from odcsim.decide.asking import asked, setting_of
-from odcsim.decide.fixed import fixed
+from odcsim.decide.comparison import fixed
 from odcsim.program import SIDES
 from odcsim.recipe import BY_RULE, Recipe
 from odcsim.results import capacity
