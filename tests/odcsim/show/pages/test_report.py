@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim import plots
-from odcsim.decide import answer, answer_words
+from odcsim.decide import answer
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.diagnosis.found import PARTS as LOST
@@ -119,8 +119,8 @@ def test_every_row_is_there_in_order_of_speed_and_what_is_folded_says_how_much_i
     reply = answer.answer(comparison)
     names = re.findall(r'<th scope="row">([a-z-]+ \+ [a-z-]+)</th>', page.source)[: len(comparison.rows)]
     some, folded = choice.parted(comparison, reply)
-    assert names == [answer_words.named(r) for r in (*some, *folded)]
-    assert sorted(names) == sorted(map(answer_words.named, comparison.rows))
+    assert names == [r.name for r in (*some, *folded)]
+    assert sorted(names) == sorted(row.name for row in comparison.rows)
     for part in (some, folded):
         assert part == sorted(part, key=lambda r: r.makespan_seconds)
     rows, inputs = re.findall("<details><summary>([^<]*)</summary>", page.source)
@@ -129,7 +129,7 @@ def test_every_row_is_there_in_order_of_speed_and_what_is_folded_says_how_much_i
     assert re.findall(r"\d+", inputs) == [str(told.count("<tr>")), str(told.count("(default)"))]
     told = page.source.split("<h2>Memory</h2>")[1].split("<h2>")[0]
     for row in (reply.reference, reply.rival, reply.best):
-        assert answer_words.named(row) in told
+        assert row.name in told
         for name, size in (row.memory_terms or {}).items():
             assert not size or (name in told and f">{size / 1e9:.1f}<" in told)
 
@@ -154,7 +154,7 @@ def test_a_sweep_is_drawn_and_tells_seconds_dollars_and_what_does_not_fit(settin
     assert "sweep" in page.figures
     for limit, one in swept:
         chosen = answer.answer(one).chosen
-        name, rest = f"{limit:,} {answer_words.named(chosen)}", f"{chosen.speedup:.2f} {chosen.makespan_seconds:,.1f}"
+        name, rest = f"{limit:,} {chosen.name}", f"{chosen.speedup:.2f} {chosen.makespan_seconds:,.1f}"
         assert f"{name} {rest}" in page.text
         assert f" {dollars(chosen.dollars)} " in page.text
     assert " > 20 GB " in page.text
