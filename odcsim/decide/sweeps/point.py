@@ -3,12 +3,15 @@
 import hashlib
 import json
 import os
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
-from odcsim import __version__
+import odcsim
 from odcsim.decide import asking
 from odcsim.decide.asking import lengths_of, setting_of
 from odcsim.decide.setting import Setting
@@ -36,29 +39,48 @@ class Point:
 
     def check(self) -> None:
         """Refuse to answer for somebody who sees other files, or another odcsim."""
+        self.trace()
         if self.key != self._key():
             raise InputError(
                 f"point {self.key} has other content on the worker",
                 fix="workers need the same odcsim, and the files of the grid under the same paths",
             )
 
-    def setting(self, *, limited: bool = True) -> Setting:
-        """The question. Not `limited`: without the search for a token limit."""
+    def trace(self) -> Trace:
+        return trace(self.lengths, *(self.at()[name] for name in LENGTHS))
+
+    def setting(self) -> Setting:
         asked = {name: value for name, value in self.at().items() if name not in LENGTHS}
-        lengths = trace(self.lengths, *(self.at()[name] for name in LENGTHS))
-        return setting_of(asking.asked({"trace": lengths, **asked}), limited=limited)
+        return setting_of(asking.asked({"trace": self.trace(), **asked}))
 
     def at(self) -> dict[str, Any]:
         """What is asked, with files where they are."""
         return {name: located(self.folder, v) if name in FILES else v for name, v in self.asked}
 
     def _key(self) -> str:
-        try:
-            cost = repr(self.setting(limited=False).cost)
-        except InputError as error:
-            cost = str(error)
-        content = json.dumps([__version__, self.asked, self.balancers, self.syncs, self.lengths, cost])
+        """Files count by what is in them: a point whose profile has changed is another one."""
+        files = [_content(self.at()[name]) for name in FILES if name not in LENGTHS]
+        content = json.dumps([release(), self.asked, self.balancers, self.syncs, self.lengths, files])
         return hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
+
+
+@cache
+def release() -> str:
+    """What figures come from: the version, and in a checkout the commit. Without git the version alone."""
+    checkout = Path(odcsim.__file__).parents[1]
+    if not (checkout / ".git").exists():
+        return odcsim.__version__
+    with suppress(OSError):
+        git = ["git", "-C", str(checkout), "rev-parse", "--verify", "HEAD"]
+        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout
+        return f"{odcsim.__version__} {commit}".strip()
+    return odcsim.__version__
+
+
+def _content(path: str | None) -> str:
+    """The digest of a file, or of the config.json in a folder; of a name of the catalogue there is none."""
+    file = None if path is None else Path(path, "config.json") if Path(path).is_dir() else Path(path)
+    return "" if file is None or not file.is_file() else hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def located(folder: str, text: str | None) -> str | None:

@@ -1,8 +1,12 @@
 """A grid says what is asked by the words of the command line, and every mistake in it is one line."""
 
 import json
+import subprocess
+import sys
+from shutil import which
 
 import pytest
+from scripts import ROOT
 
 import odcsim
 from odcsim import InputError
@@ -20,6 +24,10 @@ SMALL = {"trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "
 NO_FLAGS = {
     "output", "html", "json", "csv", "wide", "memory", "force", "help", "help_all", "cutoff", "sweep_max_tokens",
     "measured_tokens_per_second",  # of one run, and not of every point: 'odcsim fit' makes a profile of it
+}  # fmt: skip
+TINY = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 100,
 }  # fmt: skip
 WRONG = [SMALL | one for one in ({"cluster": "no.toml"}, {"epochs": 0}, {"balancer": "best"})]
 MISSING = [{key: SMALL[key] for key in SMALL if key != missing} for missing in SMALL]
@@ -93,11 +101,40 @@ def test_a_point_is_known_by_its_content(lengths, tmp_path):
     assert len(ours) == 2
 
 
+def test_a_changed_file_makes_other_points_and_a_name_of_the_catalogue_has_no_file(tmp_path):
+    """Whatever its figures come to."""
+    config, cluster = tmp_path / "config.json", tmp_path / "cluster.toml"
+    config.write_text(json.dumps({"model_type": "llama"} | TINY))
+    cluster.write_text("devices_per_node = 2\n")
+    grid = {"model": str(tmp_path), "cluster": str(cluster)}
+    keys = {key_of(**grid)}
+    for path in (config, cluster):
+        path.write_text(f"{path.read_text()}\n")
+        keys.add(key_of(**grid))
+    assert len(keys) == 3
+
+
+@pytest.mark.skipif(not which("git"), reason="needs git")
+def test_in_a_checkout_points_are_of_a_commit_and_elsewhere_of_a_version(tmp_path):
+    (tmp_path / "odcsim").symlink_to(ROOT / "odcsim")
+    code = "from odcsim.decide.sweeps.point import release; print(release())"
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c", "-C", str(tmp_path)]
+    said = []
+    for command in ("init", "commit", "commit"):
+        said.append(subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True))
+        more = ["--allow-empty", "-m", "a change"] if command == "commit" else []
+        subprocess.run([*git, command, *more], check=True, capture_output=True)
+    said.append(subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True))
+    commits = subprocess.check_output([*git, "log", "--reverse", "--format=%H"], text=True).split()
+    version = odcsim.__version__
+    assert said == [f"{version}\n", f"{version}\n", *(f"{version} {commit}\n" for commit in commits)]
+
+
 def test_who_sees_another_odcsim_or_other_lengths_is_refused(lengths, monkeypatch):
     [point] = grid_of(SMALL | {"trace": str(lengths)}).points
     point.check()
     with monkeypatch.context() as patch:
-        patch.setattr("odcsim.decide.sweeps.point.__version__", "another")
+        patch.setattr("odcsim.decide.sweeps.point.release", lambda: "another")
         with pytest.raises(InputError):
             point.check()
     lengths.write_text("length\n5\n6\n7\n8\n")
