@@ -17,7 +17,7 @@ from odcsim.cluster import cluster_of, read_cluster
 from odcsim.decide import stock
 from odcsim.decide.sweeps import keys
 from odcsim.decide.sweeps.point import FILES, Point, digest, located, read
-from odcsim.errors import InputError
+from odcsim.errors import InputError, in_python
 from odcsim.neighbours import FIELD
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS, LENGTHS
@@ -165,7 +165,7 @@ def _lengths(asked: Iterable[Mapping[str, Any]], where: str, folder: str) -> dic
                 trace = read(at)
                 found[which] = digest(trace), trace.left_out and f"{trace.name}: {trace.left_out}"
             except InputError as error:
-                raise InputError(f"trace: {keys.named(error)}", where=where) from None
+                raise InputError(in_python(f"trace: {error}"), where=where) from None
     return found
 
 

@@ -1,11 +1,10 @@
 """What a grid may say: the fields of a question, the words of a recipe's file, and which rows are kept."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from odcsim import recipe_file
-from odcsim.errors import InputError, in_python, nearest
+from odcsim.errors import InputError, nearest
 from odcsim.question import FIELDS
 from odcsim.support.checked import Given
 
@@ -18,17 +17,6 @@ def read(key: str, given: Given) -> Mapping[str, Any]:
     if key in recipe_file.KEYS:
         return recipe_file.words(key, given)
     return {key: FIELDS[key].values.given(given)}
-
-
-def named(error: InputError) -> InputError:
-    """The same, with the keys of a grid in the place of flags: `--skip-bad` is skip_bad = true."""
-    return InputError(_as_keys(error.problem), where=error.where, fix=_as_keys(error.fix))
-
-
-def _as_keys(text: str) -> str:
-    for name in (name for name, about in FIELDS.items() if about.usual is False):
-        text = re.sub(rf"--{name.replace('_', '-')}(?![\w-])", f"{name} = true", text)
-    return in_python(text)
 
 
 def refuse_unknown(key: str, where: str) -> None:
