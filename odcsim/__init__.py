@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from odcsim.decide.advice import Advice, advise
     from odcsim.decide.asking import ask
     from odcsim.decide.break_even_asked import BreakEven, break_even
-    from odcsim.decide.comparison import Comparison, compare
+    from odcsim.decide.comparison import Comparison, compare, sweep_max_tokens
     from odcsim.decide.diagnosis.asking import Diagnosis, diagnose
     from odcsim.decide.fitted import Fitted, fit
     from odcsim.decide.rollouts.asking import RolloutSteps, rl
     from odcsim.decide.setting import Setting, plan
-    from odcsim.decide.sweep import sweep_max_tokens
     from odcsim.decide.sweeps.rows import SweepRows
     from odcsim.decide.sweeps.sweeping import sweep
     from odcsim.errors import InputError
@@ -58,7 +57,7 @@ _HOME = {
     "rl": "decide.rollouts.asking",
     "simulate": "executors.simulation",
     "sweep": "decide.sweeps.sweeping",
-    "sweep_max_tokens": "decide.sweep",
+    "sweep_max_tokens": "decide.comparison",
     "write_report": "show.pages.report",
 }
 __all__ = [

@@ -44,8 +44,7 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.decide.comparison import compare, pairs
-    from odcsim.decide.sweep import limits, sweep_max_tokens
+    from odcsim.decide.comparison import compare, limits, pairs, sweep_max_tokens
 
     setting = _setting(args)
     with progress("comparing", len(pairs(setting))) as advance:

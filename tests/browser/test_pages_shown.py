@@ -7,8 +7,7 @@ from diagnosed import diagnosis, of_ranks
 
 from odcsim.decide.advice import Wish, searched
 from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare
-from odcsim.decide.sweep import sweep_max_tokens
+from odcsim.decide.comparison import compare, sweep_max_tokens
 from odcsim.question import Question
 from odcsim.reading import load
 from odcsim.show.pages.advice_page import write_advice

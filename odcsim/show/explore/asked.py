@@ -13,8 +13,8 @@ from odcsim.catalog import fits
 from odcsim.cluster import Cluster
 from odcsim.decide import sharding, stock
 from odcsim.decide.asking import lengths_of, setting_of
+from odcsim.decide.comparison import FACTORS
 from odcsim.decide.setting import Setting
-from odcsim.decide.sweep import FACTORS
 from odcsim.errors import InputError
 from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, LENGTHS, MACHINES, STEP, Field, Question, Values
 from odcsim.recipe import CHOICES, Recipe, flag, recipe_of

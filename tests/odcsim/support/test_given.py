@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim.decide.sweep import limits
+from odcsim.decide.comparison import limits
 from odcsim.errors import InputError
 from odcsim.reading import load
 from odcsim.support import budget, streamed, tables

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from odcsim import plots
 from odcsim.decide import answer
 from odcsim.decide.asking import ask
-from odcsim.decide.comparison import compare
+from odcsim.decide.comparison import compare, sweep_max_tokens
 from odcsim.decide.diagnosis.found import PARTS as LOST
 from odcsim.decide.setting import plan
-from odcsim.decide.sweep import sweep_max_tokens
 from odcsim.errors import InputError
 from odcsim.executors.simulation import simulate
 from odcsim.plots import NAMES
