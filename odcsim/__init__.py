@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from odcsim.decide.fitted import Fitted, fit
     from odcsim.decide.rollouts.asking import RolloutSteps, rl
     from odcsim.decide.setting import Setting, plan
-    from odcsim.decide.sweeps.rows import SweepRows
-    from odcsim.decide.sweeps.sweeping import sweep
+    from odcsim.decide.sweep import SweepRows, sweep
     from odcsim.errors import InputError
     from odcsim.executors.simulation import simulate
     from odcsim.neighbours.asking import TrainerFlags, flags
@@ -41,7 +40,7 @@ _HOME = {
     "PlanCheck": "checking.asking",
     "RolloutSteps": "decide.rollouts.asking",
     "Setting": "decide.setting",
-    "SweepRows": "decide.sweeps.rows",
+    "SweepRows": "decide.sweep",
     "Trace": "trace",
     "TrainerFlags": "neighbours.asking",
     "advise": "decide.advice",
@@ -56,7 +55,7 @@ _HOME = {
     "plan": "decide.setting",
     "rl": "decide.rollouts.asking",
     "simulate": "executors.simulation",
-    "sweep": "decide.sweeps.sweeping",
+    "sweep": "decide.sweep",
     "sweep_max_tokens": "decide.comparison",
     "write_report": "show.pages.report",
 }

@@ -1,20 +1,16 @@
 """`odcsim sweep`: many comparisons from one grid, over processes, machines and interruptions."""
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from odcsim.decide.sweeps.sweeping import Sweep, Written
-    from odcsim.decide.sweeps.work import Done
+    from odcsim.decide.sweep import Rows
 
 SILENT = 10.0  # seconds between two lines about how far it is, where no bar can be
 
@@ -42,61 +38,45 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     from concurrent.futures import BrokenExecutor
 
-    from odcsim.decide.sweeps.grid import grid_of
-    from odcsim.decide.sweeps.sweeping import planned, run
+    from odcsim.decide.grid import read_grid
+    from odcsim.decide.sweep import WHOLE, Sweep, dask, processes
+    from odcsim.support.numbers import counted
     from odcsim.support.printing import printable
     from odcsim.support.progress import progress
 
-    plan = planned(grid_of(args.grid), Path(args.output), args.shard)
-    for words in plan.grid.left_out:
+    sweep = Sweep(read_grid(args.grid), Path(args.output), args.shard)
+    points = sweep.rest()
+    for words in sweep.grid.left_out:
         print(printable(f"odcsim: {words}"), file=sys.stderr)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = max(1, min(args.jobs or cores, len(points)))
+    spoken = time.monotonic()
+
+    def show(rows: "Rows") -> None:
+        """A name now and then, so that a log tells how far it is, and not each of a thousand points."""
+        nonlocal spoken
+        due = time.monotonic() - spoken > SILENT
+        spoken = time.monotonic() if due else spoken
+        advance(f"{rows[0]['model']} on {rows[0]['devices']} devices" if due else "")
+
     try:
-        with _workers(args, plan) as executor, progress("odcsim sweep", len(plan.points)) as advance:
-            told = run(plan, executor, _advancing(advance))
+        workers = dask(args.dask) if args.dask is not None and points else processes(jobs)
+        with workers as executor, progress("odcsim sweep", len(points)) as advance:
+            sweep.run(points, executor, show)
     except BrokenExecutor:
-        print(f"odcsim: error: a worker has ended (too little memory?); {_kept(plan)}", file=sys.stderr)
+        kept = f"what is done is kept in {sweep.path}: run it again, with fewer --jobs"
+        print(f"odcsim: error: a worker has ended (too little memory?); {kept}", file=sys.stderr)
         return 1
-    _tell(told, plan.output) if told else _tell_share(plan)
+    every, (number, of) = len(sweep.grid.points), sweep.share
+    if sweep.share != WHOLE:
+        print(f"share {number} of {of}: {len(sweep.points):,} of {every:,} points, in {sweep.path}")
+        print(f"when all shares are done: odcsim sweep {sweep.grid.name} -o {sweep.output}")
+        return 0
+    lines = sweep.write()
+    print(f"{counted(every, 'point')}, {sum(line.rows for line in lines):,} rows: {sweep.output}")
+    if refused := [line.refused for line in lines if line.refused]:
+        print(f"odcsim: {len(refused):,} of them cannot run, such as: {min(refused)}", file=sys.stderr)
     return 0
-
-
-def _workers(args: argparse.Namespace, plan: "Sweep") -> "AbstractContextManager[Executor | None]":
-    from odcsim.decide.sweeps import workers
-
-    if args.dask is not None and plan.points:
-        return workers.dask(args.dask)
-    return workers.processes(max(1, min(args.jobs or workers.processors(), len(plan.points))))
-
-
-def _advancing(advance: Callable[[str], None]) -> "Callable[[Done], None]":
-    """A name now and then, so that a log tells how far it is, and not each of a thousand points."""
-    told = time.monotonic()
-
-    def done(result: "Done") -> None:
-        nonlocal told
-        due = time.monotonic() - told > SILENT
-        told = time.monotonic() if due else told
-        row = result.rows[0]
-        advance(f"{row['model']} on {row['devices']} devices" if due else "")
-
-    return done
-
-
-def _tell(told: "Written", output: Path) -> None:
-    print(f"{told.points:,} point{'' if told.points == 1 else 's'}, {told.rows:,} rows: {output}")
-    if told.refused:
-        print(f"odcsim: {told.refused:,} of them cannot run, such as: {told.reason}", file=sys.stderr)
-
-
-def _tell_share(plan: "Sweep") -> None:
-    (number, of), every = plan.share, len(plan.grid.points)
-    mine = len(plan.grid.share(number, of))
-    print(f"share {number} of {of}: {mine:,} of {every:,} points, in {plan.kept}")
-    print(f"when all shares are done: odcsim sweep {plan.grid.name} -o {plan.output}")
-
-
-def _kept(plan: "Sweep") -> str:
-    return f"what is done is kept in {plan.kept}: run it again, with fewer --jobs"
 
 
 def _shard(text: str) -> tuple[int, int]:

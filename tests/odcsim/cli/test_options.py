@@ -15,7 +15,6 @@ from odcsim.checking.asking import check
 from odcsim.cli import COMMANDS, main
 from odcsim.cli.completion import script
 from odcsim.decide.fitted import fit
-from odcsim.decide.sweeps import keys
 from odcsim.question import FIELDS, question_of
 from odcsim.reading import load
 from odcsim.show.explore.asked import READ
@@ -128,7 +127,7 @@ def test_a_flag_python_a_file_and_a_link_read_a_count_alike():
             count = tokens if name in ("truncate", "drop_over", "max_tokens") else others
             assert FIELDS[name].values.said(text) == count
             assert getattr(question_of({"trace": "longalign", name: text}), name) == count
-            assert keys.read(name, Given(name, text)) == {name: count}
+            assert FIELDS[name].values.given(Given(name, text)) == count
             if name in READ:
                 assert getattr(linked(f"?{name}={text}"), name) == count
     assert load("fixed:length=9k,samples=2k", truncate="8k").lengths.tolist() == [8192] * 2000

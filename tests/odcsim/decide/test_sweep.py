@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from random import random
 from typing import ClassVar
 
@@ -24,11 +25,8 @@ from scripts import ROOT
 import odcsim
 from odcsim import InputError
 from odcsim.cli import main
-from odcsim.decide.sweeps.columns import KINDS
-from odcsim.decide.sweeps.grid import grid_of
-from odcsim.decide.sweeps.store import all_beside, lines, results
-from odcsim.decide.sweeps.sweeping import planned, run
-from odcsim.decide.sweeps.written import write
+from odcsim.decide.grid import read_grid
+from odcsim.decide.sweep import COLUMNS, Sweep, read
 
 SMALL = {
     "trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": [2, 4],
@@ -64,8 +62,7 @@ def whole(grid, tmp_path_factory):
     """The table of a run that nobody disturbed, and what was kept."""
     output = tmp_path_factory.mktemp("whole") / "out.csv"
     assert swept(grid, output) == 0
-    [kept] = all_beside(output)
-    return output.read_bytes(), kept.read_bytes()
+    return output.read_bytes(), output.with_name("out.csv.points").read_bytes()
 
 
 def table(text: str) -> list[dict]:
@@ -98,7 +95,7 @@ def test_any_executor_and_every_form_give_the_same_rows(grid, whole, tmp_path):
     assert odcsim.sweep(grid, output=tmp_path / "out.parquet") == alone
     assert sum("refused" in row for row in alone) == 1
     read = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert list(read[0]) == list(KINDS)
+    assert list(read[0]) == list(COLUMNS)
     assert [{name: value for name, value in row.items() if value is not None} for row in read] == alone
 
 
@@ -116,13 +113,24 @@ def test_what_shares_have_done_is_not_done_again(grid, whole, tmp_path, monkeypa
     for share in shares:
         assert swept(grid, output, "--shard", share) == 0
     assert not output.exists()
-    assert len(all_beside(output)) == len(shares)
+    assert len([*tmp_path.iterdir()]) == len(shares)
     if not shares:
         output.with_name("out.csv.points").write_bytes(whole[1])
     if len(shares) != 1:  # which leaves something to do
-        monkeypatch.setattr("odcsim.decide.sweeps.workers.work", lambda _: 1 / 0)
+        monkeypatch.setattr("odcsim.decide.sweep.work", lambda _: 1 / 0)
     assert swept(grid, output) == 0
     assert output.read_bytes() == whole[0]
+
+
+def test_points_of_another_release_are_worked_on_again(grid, whole, tmp_path, monkeypatch):
+    output, points = tmp_path / "out.csv", tmp_path / "out.csv.points"
+    points.write_bytes(whole[1])
+    monkeypatch.setattr("odcsim.decide.grid.release", lambda: "another")
+    assert swept(grid, output) == 0
+    assert points.read_bytes().startswith(whole[1])
+    now, then = table(output.read_text()), table(whole[0].decode())
+    assert not {row.pop("point") for row in now} & {row.pop("point") for row in then}
+    assert now == then
 
 
 @pytest.mark.parametrize("words", [
@@ -205,7 +213,7 @@ def test_where_nothing_can_be_locked_both_have_all_rows(grid, whole, tmp_path_fa
 def test_where_nothing_can_be_locked_those_who_begin_at_once_lose_no_rows(grid, whole, tmp_path, monkeypatch):
     """Nor would a file that one of them puts in the place of the others', which takes its time here."""
     output, problems, together = tmp_path / "out.csv", [], threading.Barrier(4, timeout=60)
-    monkeypatch.setattr("odcsim.decide.sweeps.store.check_writable", lambda _: together.wait())
+    monkeypatch.setattr("odcsim.decide.sweep.held", lambda _: nullcontext(together.wait()))
     monkeypatch.setattr("odcsim.support.files.secrets.token_hex", lambda _: time.sleep(random() / 10) or f"{random()}")
 
     def one():
@@ -258,42 +266,45 @@ def changed(path, change):
     lambda rows: rows.append(rows[0]),
 ])  # fmt: skip
 def test_like_results_of_one_point_are_one_and_unlike_ones_are_refused(grid, whole, tmp_path, change):
-    a, b, output = tmp_path / "a.csv.points", tmp_path / "b.csv.points", tmp_path / "out.csv"
-    for points in (a, b):
-        points.write_bytes(whole[1])
-    changed(b, lambda rows: rows[0].update(makespan_seconds=rows[0]["makespan_seconds"] * (1 + 1e-13)))
-    write(output, results(lines([a, b, a])))
-    assert output.read_bytes() == whole[0]
+    own, share, output = (tmp_path / f"out.csv{ending}" for ending in (".points", ".1-of-2.points", ""))
+    own.write_bytes(whole[1] + whole[1].split(b"\n", 1)[1])
+    share.write_bytes(whole[1])
+    changed(share, lambda rows: rows[0].update(makespan_seconds=rows[0]["makespan_seconds"] * (1 + 1e-13)))
+    odcsim.sweep(grid, output=output)
+    table = output.read_bytes().splitlines()
+    assert table[2:] == whole[0].splitlines()[2:]
     output.unlink()
-    changed(b, change)
-    for some in ([a, b], [b, a]):
+    changed(share, change)
+    for _ in range(2):
         with pytest.raises(InputError):
-            lines(some)
-    every, share = a.rename(tmp_path / "out.csv.points"), b.rename(tmp_path / "out.csv.1-of-2.points")
+            odcsim.sweep(grid, output=output)
+        first, second = own.read_bytes(), share.read_bytes()
+        own.write_bytes(second)
+        share.write_bytes(first)
+    share.unlink()
+    own.write_bytes(first + second.split(b"\n", 1)[1])
     with pytest.raises(InputError):
         odcsim.sweep(grid, output=output)
-    every.write_text(every.read_text() + share.read_text().split("\n", 1)[1])
-    with pytest.raises(InputError):
-        lines([every])
     assert not output.exists()
 
 
-def test_points_that_somebody_takes_away_or_changes_lose_no_row_in_silence(grid, tmp_path):
-    plan, done = planned(grid_of(grid), tmp_path / "out.csv"), []
+def test_points_that_somebody_takes_away_or_changes_lose_no_row_in_silence(grid, whole, tmp_path):
+    output, points, done = tmp_path / "out.csv", tmp_path / "out.csv.points", []
+    sweep = Sweep(read_grid(grid), output)
 
-    def away(result):
-        done.append(result)
+    def away(rows):
+        done.append(rows)
         if len(done) == 2:
-            plan.kept.unlink()
+            points.unlink()
 
+    sweep.run(sweep.rest(), Disturbed(), away)
     with pytest.raises(InputError):
-        run(plan, Disturbed(), away)
-    assert names(tmp_path) == []
-    output, points = tmp_path / "out.csv", tmp_path / "out.csv.points"
-    odcsim.sweep(grid, output=output, executor=Disturbed())
-    before, text, found = output.read_bytes(), points.read_text(), lines([points])
+        sweep.write()
+    assert names(tmp_path) == ["out.csv.points"]
+    sweep.run(sweep.rest(), Disturbed())
+    lines, text = sweep.write(), points.read_text()
+    assert output.read_bytes() == whole[0]
     for change in (text[:200], text.replace("\n", "\n\n"), None):
         points.unlink() if change is None else points.write_text(change)
         with pytest.raises(InputError):
-            write(output, results(found))
-    assert output.read_bytes() == before
+            list(read(lines))

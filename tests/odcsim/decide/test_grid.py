@@ -13,9 +13,8 @@ from odcsim import InputError
 from odcsim import profile as profiles
 from odcsim.cli import build_parser
 from odcsim.decide import calibrate
-from odcsim.decide.sweeps import keys
-from odcsim.decide.sweeps.grid import grid_of
-from odcsim.decide.sweeps.point import trace
+from odcsim.decide.grid import KEYS, read_grid, trace
+from odcsim.decide.sweep import work
 from odcsim.question import FIELDS
 from odcsim.recipe import recipe_of
 from odcsim.recipe_flags import chosen
@@ -34,7 +33,7 @@ MISSING = [{key: SMALL[key] for key in SMALL if key != missing} for missing in S
 
 
 def asked(grid) -> list[dict]:
-    return [dict(point.asked) for point in grid_of(grid).points]
+    return [dict(point.words) for point in read_grid(grid).points]
 
 
 def written(path, grid, more=""):
@@ -65,14 +64,13 @@ def test_a_grid_knows_what_compare_asks_and_what_is_not_said_is_what_compare_tak
     """All but what is about printing."""
     [commands] = [action.choices for action in build_parser()._actions if hasattr(action, "_choices_actions")]
     flags = {action.dest for action in commands["compare"]._actions} - NO_FLAGS
-    assert flags <= set(keys.ALL)
+    assert flags <= set(KEYS)
     assert set(FIELDS) - flags == set()
-    assert {keys.CASE, keys.RECIPE, *keys.ROWS} <= set(keys.ALL)
     words = [SMALL["trace"], *"--model tiny --gpu a100 --devices 2 --minibatch 2".split()]
     args = build_parser().parse_args(["compare", *words])
     [one] = asked(SMALL)
-    assert {name: one[name] for name in keys.USUAL} == {name: getattr(args, name) for name in keys.USUAL}
-    assert {name: one[name] for name in one if name not in keys.USUAL} == recipe_of(chosen(args)).inputs()
+    assert {name: one[name] for name in FIELDS} == {name: getattr(args, name) for name in FIELDS}
+    assert {name: one[name] for name in one if name not in FIELDS} == recipe_of(chosen(args)).inputs()
 
 
 @pytest.fixture
@@ -83,7 +81,7 @@ def lengths(tmp_path):
 
 
 def key_of(**change) -> str:
-    [point] = grid_of(SMALL | change).points
+    [point] = read_grid(SMALL | change).points
     return point.key
 
 
@@ -117,7 +115,7 @@ def test_a_changed_file_makes_other_points_and_a_name_of_the_catalogue_has_no_fi
 @pytest.mark.skipif(not which("git"), reason="needs git")
 def test_in_a_checkout_points_are_of_a_commit_and_elsewhere_of_a_version(tmp_path):
     (tmp_path / "odcsim").symlink_to(ROOT / "odcsim")
-    code = "from odcsim.decide.sweeps.point import release; print(release())"
+    code = "from odcsim.decide.grid import release; print(release())"
     git = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c", "-C", str(tmp_path)]
     said = []
     for command in ("init", "commit", "commit"):
@@ -130,23 +128,23 @@ def test_in_a_checkout_points_are_of_a_commit_and_elsewhere_of_a_version(tmp_pat
     assert said == [f"{version}\n", f"{version}\n", *(f"{version} {commit}\n" for commit in commits)]
 
 
-def test_who_sees_another_odcsim_or_other_lengths_is_refused(lengths, monkeypatch):
-    [point] = grid_of(SMALL | {"trace": str(lengths)}).points
-    point.check()
+def test_who_sees_another_odcsim_or_other_lengths_adds_no_row(lengths, monkeypatch):
+    [point] = read_grid(SMALL | {"trace": str(lengths), "minibatches": 1, "sync": "collective"}).points
+    assert work(point)
     with monkeypatch.context() as patch:
-        patch.setattr("odcsim.decide.sweeps.point.release", lambda: "another")
+        patch.setattr("odcsim.decide.grid.release", lambda: "another")
         with pytest.raises(InputError):
-            point.check()
+            work(point)
     lengths.write_text("length\n5\n6\n7\n8\n")
     trace.cache_clear()  # as in a worker that has not read it yet
     with pytest.raises(InputError):
-        point.check()
+        work(point)
 
 
 @pytest.mark.parametrize("grid", [*WRONG, *MISSING])
 def test_a_mistake_is_told_in_one_line(grid):
     with pytest.raises(InputError) as error:
-        grid_of(grid)
+        read_grid(grid)
     assert "\n" not in str(error.value)
 
 
@@ -166,6 +164,6 @@ def test_files_are_looked_for_beside_the_grid(lengths, tmp_path, monkeypatch):
     where = tmp_path / "elsewhere"
     where.mkdir()
     monkeypatch.chdir(where)
-    grid = grid_of(written(tmp_path / "grid.toml", SMALL | {"trace": "mine.csv"}))
-    assert grid.files == [str(lengths), "a100", "tiny"]
+    grid = read_grid(written(tmp_path / "grid.toml", SMALL | {"trace": "mine.csv"}))
+    assert grid.points[0].files["trace"] == str(lengths)
     assert grid.points[0].setting().trace.size == 64

@@ -111,7 +111,7 @@ def test_two_workers_of_dask_give_the_same_rows(grid, whole, cluster, tmp_path):
 def test_without_dask_or_its_scheduler_nothing_is_written(grid, tmp_path, monkeypatch):
     words = ["sweep", str(grid), "-o", str(tmp_path / "out.csv"), "--dask"]
     if find_spec("distributed"):
-        monkeypatch.setattr("odcsim.decide.sweeps.workers.PATIENCE", "1s")
+        monkeypatch.setattr("odcsim.decide.sweep.PATIENCE", "1s")
         for where in ("tcp://127.0.0.1:1", "nowhere"):
             assert main([*words, where]) == 2
     monkeypatch.setitem(sys.modules, "distributed", None)
