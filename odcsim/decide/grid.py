@@ -54,9 +54,9 @@ NEEDED = {  # one of these keys, and how a grid says the first
 class Point:
     """What is asked, by key, with what the lengths come to. Who holds the same point gets the same rows."""
 
-    words: Mapping[str, Any]  # of a question and its recipe, as the grid says them
-    files: Mapping[str, str | None]  # what words that may name files say, with each file where it is
-    rows: Mapping[str, tuple[str, ...]]  # which are kept; none: all
+    words: dict[str, Any]  # of a question and its recipe, as the grid says them
+    files: dict[str, str | None]  # of those that may name files, with each file where it is
+    rows: dict[str, tuple[str, ...]]  # which are kept; none: all
     lengths: str  # their digest
     key: str = ""
 
@@ -74,10 +74,10 @@ class Point:
             raise InputError(f"point {self.key} has other content on the worker", fix=fix)
 
     def trace(self) -> Trace:
-        return trace(self.lengths, *({**self.words, **self.files}[name] for name in LENGTHS))
+        return trace(self.lengths, *((self.words | self.files)[name] for name in LENGTHS))
 
     def setting(self) -> Setting:
-        rest = {name: value for name, value in {**self.words, **self.files}.items() if name not in LENGTHS}
+        rest = {name: value for name, value in (self.words | self.files).items() if name not in LENGTHS}
         return asking.setting_of(asking.asked({"trace": self.trace(), **rest}))
 
 
@@ -113,7 +113,7 @@ def read_grid(given: Grid | str | os.PathLike[str] | Mapping[str, Any]) -> Grid:
     left_out = []
     for words in every:
         files = {key: _locate(folder, words[key]) for key in FILES}
-        source = tuple({**words, **files}[key] for key in LENGTHS)
+        source = tuple((words | files)[key] for key in LENGTHS)
         if source not in digests:
             try:
                 lengths = read_lengths(source)

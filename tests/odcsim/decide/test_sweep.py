@@ -81,6 +81,18 @@ def test_a_sweep_that_was_killed_anywhere_goes_on_to_the_same_bytes(grid, whole,
     assert output.read_bytes() == expected
 
 
+@pytest.mark.parametrize("change", [
+    lambda rows: rows[0].update(nothing=1), lambda rows: rows[0].update(idle=True),
+    lambda rows: rows[0].update(devices=2.5), lambda rows: rows[1].pop("point"), lambda rows: rows.clear(),
+])  # fmt: skip
+def test_a_line_that_holds_no_rows_is_as_good_as_not_there(grid, whole, tmp_path, change):
+    output = tmp_path / "out.csv"
+    output.with_name("out.csv.points").write_bytes(whole[1])
+    changed(output.with_name("out.csv.points"), change)
+    odcsim.sweep(grid, output=output, executor=Disturbed())
+    assert output.read_bytes() == whole[0]
+
+
 def test_any_executor_and_every_form_give_the_same_rows(grid, whole, tmp_path):
     alone = odcsim.sweep(grid, output=tmp_path / "out.jsonl")
     with ThreadPoolExecutor(2) as executor:
@@ -99,9 +111,10 @@ def test_any_executor_and_every_form_give_the_same_rows(grid, whole, tmp_path):
     assert [{name: value for name, value in row.items() if value is not None} for row in read] == alone
 
 
-def test_epochs_tell_the_whole_run():
+def test_epochs_tell_the_whole_run(tmp_path):
     one = {"devices": 2, "minibatch": 2, "epochs": 3, "balancer": "lb-mini", "price": 2, "sync": "on-demand"}
     [row] = odcsim.sweep(SMALL | one)
+    assert odcsim.sweep(SMALL | one, output=tmp_path / "out.csv") == [row]
     assert row["run.steps"] == 64 * 3 / 4
     assert row["run.seconds"] == pytest.approx(row["makespan_seconds"] * row["run.steps"] / 2)
     assert row["run.dollars"] == pytest.approx(row["run.seconds"] * 2 / 3600 * 2)
@@ -122,6 +135,13 @@ def test_what_shares_have_done_is_not_done_again(grid, whole, tmp_path, monkeypa
     assert output.read_bytes() == whole[0]
 
 
+def test_a_point_that_cannot_run_is_kept_though_no_other_is_left(grid, whole, tmp_path):
+    output, points = tmp_path / "out.csv", tmp_path / "out.csv.points"
+    points.write_bytes(whole[1][: whole[1].rindex(b"\n", 0, -1) + 1])
+    assert swept(grid, output) == 0
+    assert (output.read_bytes(), points.read_bytes()) == whole
+
+
 def test_points_of_another_release_are_worked_on_again(grid, whole, tmp_path, monkeypatch):
     output, points = tmp_path / "out.csv", tmp_path / "out.csv.points"
     points.write_bytes(whole[1])
@@ -134,7 +154,8 @@ def test_points_of_another_release_are_worked_on_again(grid, whole, tmp_path, mo
 
 
 @pytest.mark.parametrize("words", [
-    "none-runs.toml -o out.csv", "own.toml -o theirs.csv --force", "own.toml -o notes.csv", "own.toml -o out.xlsx",
+    "none-runs.toml -o out.csv", "own.toml -o theirs.csv --force", "own.toml -o notes.csv", "own.toml -o shared.csv",
+    "own.toml -o out.xlsx",
     "own.toml -o out.csv --shard 3/2", "own.toml -o out.csv --shard 0/2", "own.toml -o out.csv --jobs 0",
 ])  # fmt: skip
 def test_a_mistake_writes_nothing_and_nothing_of_the_users_over(words, tmp_path, monkeypatch):
@@ -142,7 +163,8 @@ def test_a_mistake_writes_nothing_and_nothing_of_the_users_over(words, tmp_path,
     (tmp_path / "none-runs.toml").write_text(NONE_RUNS)
     (tmp_path / "own.toml").write_text(OWN)
     (tmp_path / "theirs.csv").write_text("length\n20\n30\n40\n50\n")
-    (tmp_path / "notes.csv.points").write_text("my own notes\n")
+    for name in ("notes.csv.points", "shared.csv.1-of-2.points"):
+        (tmp_path / name).write_text("my own notes\n")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     try:
         code = main(["sweep", *words.split()])
@@ -150,6 +172,14 @@ def test_a_mistake_writes_nothing_and_nothing_of_the_users_over(words, tmp_path,
         code = stopped.code
     assert code == 2
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["none/out.csv", "out.xlsx", "", "folder.csv"])
+def test_python_refuses_what_cannot_be_a_table_before_it_works(name, tmp_path, monkeypatch):
+    (tmp_path / "folder.csv").mkdir()
+    monkeypatch.setattr("odcsim.decide.sweep.work", lambda _: 1 / 0)
+    with pytest.raises(InputError):
+        odcsim.sweep(SMALL, output=tmp_path / name)
 
 
 class Disturbed(Executor):
