@@ -76,27 +76,37 @@ def _by_memory(reply: Basis) -> str:
     sizes = f"{other.name} would need {(other.memory_bytes or 0) / 1e9:.0f} GB{faster},"
     sizes += f" {fit.name} needs {capacity.sized(fit)}."
     if capacity.tight(other):
-        answer = "Yes: without on-demand, every row is" if reply.pays else "No: with on-demand, every row is"
-        return f"{answer} tight in memory here. {sizes}"
-    answer = "Yes: only on-demand fits memory here" if reply.pays else "No: on-demand does not fit memory here"
-    return f"{answer}. {sizes}"
+        why = f"{'without' if reply.pays else 'with'} on-demand, every row is tight in memory here"
+    else:
+        why = "only on-demand fits memory here" if reply.pays else "on-demand does not fit memory here"
+    return f"{'Yes' if reply.pays else 'No'}: {_do(reply)}; {why}. {sizes}"
+
+
+def _do(reply: Basis) -> str:
+    """What to run, and what that brings."""
+    chosen = reply.chosen
+    if chosen is reply.reference:
+        return f"keep {chosen.name}"
+    times = "" if round(chosen.speedup or 0.0, 2) == 1 else f"{chosen.speedup:.2f} times "
+    return f"run {chosen.name}, {times}as fast as {reply.reference.name}"
 
 
 def _by_speed(reply: Basis) -> str:
     best, flip = reply.best, reply.flips
     gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
-    rival = f"{reply.over_rival:.2f} times as fast as the best row without it, {reply.rival.name}"
     if reply.pays:
-        words = f"Yes: {best.name} runs {gain}, and {rival}."
-    elif (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
-        words = f"No: on-demand is slower here. Its best row, {best.name}, is {gain}."
-    elif (best.speedup_low or 0) <= 1:
-        likely = min(best.speedup or 0, reply.over_rival) >= NOTABLE
-        what = "does not pay for certain" if likely else "does not pay here"
-        words = f"No: on-demand {what}. Its best row, {best.name}, is {gain}."
+        words = f"Yes: {_do(reply)} ({interval(best)}) and {reply.over_rival:.2f} times as fast as the best row without"
+        words += f" on-demand, {reply.rival.name}."
     else:
-        words = f"No: {best.name} is {gain}, but only {rival}: a better balancer alone gains"
-        words += " about as much or more, so keep the sync you have."
+        certain, beside = (best.speedup_low or 0) > 1, ""
+        what = "on-demand adds next to nothing" if certain else "on-demand adds nothing"
+        if not certain and min(best.speedup or 0, reply.over_rival) >= NOTABLE:
+            what = "on-demand may add nothing"
+        if (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
+            what = "on-demand is slower"
+        if certain and reply.chosen is not reply.reference:
+            beside = f", and {reply.over_rival:.2f} times as fast as {reply.rival.name}"
+        words = f"No: {_do(reply)}; {what}. Its best row, {best.name}, is {gain}{beside}."
     if flip is None:
         return words
     lead = f"on-demand is then {flip.lead:.2f} times as fast as the best row without it"
