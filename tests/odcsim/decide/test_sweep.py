@@ -213,6 +213,21 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_a_failure_leaves_an_executor_nothing_to_do(grid):
+    futures = []
+
+    class Failing(Executor):
+        def submit(self, *_):
+            futures.append(Future())
+            if len(futures) == 1:
+                futures[0].set_exception(ZeroDivisionError())
+            return futures[-1]
+
+    with pytest.raises(ZeroDivisionError):
+        odcsim.sweep(grid, executor=Failing())
+    assert [future.cancelled() for future in futures] == [False] + [True] * 4
+
+
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_second_sweep_of_one_output_is_refused_and_the_first_ends_well(grid, whole, tmp_path, number):
     output, codes = tmp_path / "out.csv", []
