@@ -12,8 +12,7 @@ from itertools import pairwise
 from odcsim.errors import InputError
 from odcsim.fitting.measurements import timed
 from odcsim.fitting.step_files import LoggedRow, rows_of
-from odcsim.neighbours.logged import CLOCKS, TRACKED, Logged, key_of
-from odcsim.neighbours.logs import BY_HAND, logged_by
+from odcsim.neighbours.logs import BY_HAND, CLOCKS, TRACKED, LogKeys, key_of, keys_of
 from odcsim.support.checked import LARGEST, shown
 
 UNTIMED = (
@@ -36,7 +35,7 @@ class LoggedStep:
 class StepLog:
     """The steps of a log, who logged them, and by which of its keys."""
 
-    by: Logged
+    by: LogKeys
     steps: tuple[LoggedStep, ...]
     keys: tuple[str, ...]  # that were read
     lacks: tuple[str, ...] = ()  # what the log does not say, in words
@@ -46,7 +45,7 @@ class StepLog:
 class _Keys:
     """By what a log tells the steps, the seconds and the tokens of a row. Empty: by nothing."""
 
-    by: Logged
+    by: LogKeys
     step: str
     timed: tuple[str, str]  # (`seconds`, `clock` or `rate`, the log's name of it)
     held: tuple[str, str]  # (`tokens`, `seen` or `rate`, the log's name of it)
@@ -80,7 +79,7 @@ def _keys(rows: list[LoggedRow], where: str) -> _Keys:
     """By the trainer's own names, and by plain ones where it has none; of clocks by the one of most rows."""
     often = Counter(name for row in rows for name in row.values)
     names = list(dict.fromkeys([*often, *(name for row in rows for name in row.texts)]))
-    by = logged_by(names)
+    by = keys_of(names)
     step = key_of((*by.step, *TRACKED), names)
     if step is None:
         raise InputError(
@@ -98,7 +97,7 @@ def _keys(rows: list[LoggedRow], where: str) -> _Keys:
     return _Keys(by, step, timed_by, held or ("", ""), key_of(by.apart, names) or "")
 
 
-def _found(ways: Sequence[str], by: Logged, names: list[str]) -> tuple[str, str] | None:
+def _found(ways: Sequence[str], by: LogKeys, names: list[str]) -> tuple[str, str] | None:
     every = ((way, key_of(getattr(one, way), names)) for one in (by, BY_HAND) for way in ways)
     return next(((way, name) for way, name in every if name is not None), None)
 

@@ -1,4 +1,4 @@
-"""Trainers that others wrote, a file for each: settings, syncs, the rule by which samples are dealt, what it logs.
+"""Trainers that others wrote, a file for each: settings, syncs, the rule by which samples are dealt.
 
 Rules are after what each says that it does, on tokens alone, and every one held to the limit and to equal counts, which
 not all keep to by themselves. Costs are theirs, not this model's.

@@ -17,7 +17,7 @@ from odcsim.neighbours.neighbour import (
     carried,
     optimizer,
 )
-from odcsim.neighbours.rows import Rows, first_fit
+from odcsim.neighbours.packing import Rows, first_fit
 
 MOST = 200  # samples of a row
 

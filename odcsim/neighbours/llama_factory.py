@@ -18,7 +18,7 @@ from odcsim.neighbours.neighbour import (
     carried,
     optimizer,
 )
-from odcsim.neighbours.rows import Rows, knapsacks
+from odcsim.neighbours.packing import Rows, knapsacks
 
 
 def settings(row: ChosenRow) -> Settings:

@@ -6,7 +6,7 @@ from typing import Any
 
 from odcsim.balance.balancer import Deal, Work
 from odcsim.errors import InputError
-from odcsim.neighbours.rows import Rows
+from odcsim.neighbours.packing import Rows
 from odcsim.program import Sync, sync_named
 from odcsim.recipe import Recipe
 

@@ -5,7 +5,7 @@ First fit decreasing by tokens, bins a multiple of the devices and dealt in turn
 
 from odcsim.balance.balancer import Deal, Work
 from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, PLAIN, ChosenRow, Neighbour, Settings, carried
-from odcsim.neighbours.packs import first_fit
+from odcsim.neighbours.packing import first_fit_decreasing
 
 
 def settings(row: ChosenRow) -> Settings:
@@ -29,7 +29,7 @@ def settings(row: ChosenRow) -> Settings:
 def deal(work: Work) -> Deal:
     """The right one to know what packing by tokens comes to where nobody balances compute."""
     tokens, devices = work.tokens.tolist(), work.devices
-    rows = first_fit(tokens, work.max_tokens)
+    rows = first_fit_decreasing(tokens, work.max_tokens)
     while len(rows) % devices and (many := max(rows, key=len)) and len(many) > 1:
         rows.append([many.pop()])
     rows += [[] for _ in range(-len(rows) % devices)]

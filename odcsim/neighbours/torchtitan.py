@@ -5,23 +5,8 @@ devices; rows of like work meet.
 """
 
 from odcsim.balance.balancer import Deal, Work
-from odcsim.neighbours.logged import Logged
 from odcsim.neighbours.neighbour import COLLECTIVE, GOING_ON, IN_FULL_ROWS, PLAIN, ChosenRow, Neighbour, Rule, Settings
-from odcsim.neighbours.packs import first_fit, halves, in_steps, squares
-from odcsim.neighbours.rows import in_order
-
-# torchtitan/components/metrics.py of 0.3.0. Its rate is of one device of those that share the data, and of all tokens,
-# padding among them.
-LOGS = Logged(
-    "torchtitan",
-    step=("step",),
-    seconds=("time_metrics/end_to_end(s)",),
-    rate=("throughput(tps)",),
-    seen=("n_tokens_seen",),
-    per_device=True,
-    padded=("throughput(tps)", "n_tokens_seen"),
-    way=("native", "collective"),
-)
+from odcsim.neighbours.packing import first_fit_decreasing, halves, in_order, in_steps, squares
 
 
 def settings(row: ChosenRow) -> Settings:
@@ -44,7 +29,7 @@ def settings(row: ChosenRow) -> Settings:
 def deal(work: Work) -> Deal:
     """The right one to know what rows of like work bring that are packed by tokens first."""
     tokens, devices = work.tokens.tolist(), work.devices
-    rows = first_fit(tokens, work.max_tokens)
+    rows = first_fit_decreasing(tokens, work.max_tokens)
     while len(rows) % devices and (several := [row for row in rows if len(row) > 1]):
         heaviest = max(several, key=lambda row: squares(tokens, row))
         rows.remove(heaviest)

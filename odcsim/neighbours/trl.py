@@ -21,8 +21,7 @@ from odcsim.neighbours.neighbour import (
     carried,
     optimizer,
 )
-from odcsim.neighbours.packs import Row
-from odcsim.neighbours.rows import best_fit
+from odcsim.neighbours.packing import Row, best_fit
 
 PACKED = "seq_lengths"  # of a dataset that it packed: the lengths in each row
 

@@ -12,22 +12,10 @@ import numpy as np
 from odcsim.balance.balancer import Deal, Work
 from odcsim.balance.pack import fewest, pack
 from odcsim.balance.partition import differencing_equal, listed
-from odcsim.neighbours.logged import Logged
 from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings, carried
 from odcsim.schedule import Schedule
 
 TOKEN = 24_576  # its weight of a token where a squared one is 1, for every model
-LOGGED = ("global_seqlen/mean", "perf/total_num_tokens", "response_length/mean")  # of steps: means, and no lengths
-# verl/trainer/ppo/metric_utils.py and verl/trainer/sft_trainer.py of 0.9.1. Seconds of the update alone, since
-# `perf/time_per_step` holds generation, too. A row is a step of rollouts, with all of its updates.
-LOGS = Logged(
-    "verl",
-    step=("training/global_step", "step"),
-    seconds=("timing_s/update_actor",),
-    tokens=("perf/total_num_tokens", "train/global_tokens"),
-    updates=True,
-    way=("verl", "collective"),
-)
 
 
 def settings(row: ChosenRow) -> Settings:

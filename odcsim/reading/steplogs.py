@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.neighbours.verl import LOGGED
+from odcsim.neighbours.logs import VERL_MEANS
 from odcsim.reading.roles import STEP, Roles, first_of
 from odcsim.reading.table import Table
 
@@ -32,6 +32,6 @@ def refuse(table: Table, roles: Roles, where: str) -> None:
 def refuse_means(first: Mapping[str, Any], where: str) -> None:
     """verl's own log: means of each step."""
     data = first.get("data")
-    if isinstance(data, Mapping) and first_of(list(first), STEP) and any(key in data for key in LOGGED):
+    if isinstance(data, Mapping) and first_of(list(first), STEP) and any(key in data for key in VERL_MEANS):
         fix = "give the folder of trainer.rollout_data_dir with --tokenizer"
         raise InputError("is verl's log of steps, which holds means and no lengths", where=where, fix=fix)

@@ -15,7 +15,7 @@ from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, pairs
 from odcsim.neighbours import FIELD, TRAINERS, nemo_rl, torchtitan, trl, verl
 from odcsim.neighbours.axolotl import MOST
-from odcsim.neighbours.rows import best_fit, first_fit, in_order, knapsacks
+from odcsim.neighbours.packing import best_fit, first_fit, in_order, knapsacks
 from odcsim.program import SYNC_TABLE
 from odcsim.trace import Trace
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from theirs import defined
 
 from odcsim.neighbours import axolotl, llama_factory
-from odcsim.neighbours.rows import best_fit, first_fit
+from odcsim.neighbours.packing import best_fit, first_fit
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=80)

@@ -1,10 +1,14 @@
-"""Rows that trainers pack before training: which samples stand together in each, of lengths in their order."""
+"""Rows that trainers pack, before training or in a step: which samples stand together in each, of lengths in their
+order; and rows dealt to devices."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-Rows = list[list[int]]
+from odcsim.balance.balancer import Deal
+
+Row = list[int]
+Rows = list[Row]
 
 
 def best_fit(lengths: Sequence[int], limit: int) -> Rows:
@@ -46,6 +50,12 @@ def first_fit(lengths: Sequence[int], limit: int, most: int) -> Rows:
     return [row for row in rows if row]
 
 
+def first_fit_decreasing(lengths: Sequence[int], limit: int) -> Rows:
+    """Each sample, the longest first, into the first row with room."""
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    return [[order[i] for i in row] for row in first_fit([lengths[i] for i in order], limit, len(order))]
+
+
 def knapsacks(lengths: Sequence[int], limit: int) -> Rows:
     """LLaMA-Factory's: row after row, each filled by the longest that still fits."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
@@ -72,3 +82,21 @@ def in_order(lengths: Sequence[int], limit: int) -> Rows:
         rows[-1].append(i)
         left -= length
     return rows
+
+
+def squares(lengths: Sequence[int], row: Row) -> int:
+    return sum(lengths[i] * lengths[i] for i in row)
+
+
+def halves(lengths: Sequence[int], row: Row) -> Rows:
+    """In two, by longest processing time first over squares."""
+    halves: Rows = [[], []]
+    for i in sorted(row, key=lambda i: (-lengths[i], i)):
+        min(halves, key=lambda half: squares(lengths, half)).append(i)
+    return halves
+
+
+def in_steps(rows: Rows, devices: int, work: Callable[[Row], int]) -> Deal:
+    """Rows of like work meet: sorted, and each step takes as many as there are devices."""
+    ordered = sorted(rows, key=lambda row: (-work(row), row))
+    return Deal([ordered[device::devices] for device in range(devices)])
