@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from odcsim.decide.sweep import SweepRows, sweep
     from odcsim.errors import InputError
     from odcsim.executors.simulation import simulate
-    from odcsim.neighbours.asking import TrainerFlags, flags
+    from odcsim.neighbours.settings import TrainerFlags, flags
     from odcsim.reading import load
     from odcsim.show.pages.report import write_report
     from odcsim.trace import Trace
@@ -42,7 +42,7 @@ _HOME = {
     "Setting": "decide.setting",
     "SweepRows": "decide.sweep",
     "Trace": "trace",
-    "TrainerFlags": "neighbours.asking",
+    "TrainerFlags": "neighbours.settings",
     "advise": "decide.advice",
     "ask": "decide.asking",
     "break_even": "decide.break_even_asked",
@@ -50,7 +50,7 @@ _HOME = {
     "compare": "decide.comparison",
     "diagnose": "decide.diagnosis.asking",
     "fit": "decide.fitted",
-    "flags": "neighbours.asking",
+    "flags": "neighbours.settings",
     "load": "reading",
     "plan": "decide.setting",
     "rl": "decide.rollouts.asking",

@@ -47,6 +47,6 @@ def _fill(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.neighbours.asking import flags
+    from odcsim.neighbours.settings import flags
 
     print(flags(args.trainer, args.rows, row=args.row, rollouts=args.rollouts))

@@ -23,7 +23,7 @@ def settings(row: ChosenRow) -> Settings:
         **carried(row, "--model_name_or_path", "--num_train_epochs"),
         "--per_device_train_batch_size": (row.each or 1) if row.sync.meets else row.minibatch,
         "--gradient_accumulation_steps": row.accumulated if row.sync.meets else 1,
-        "--gradient_checkpointing": row.recompute != "none",
+        "--gradient_checkpointing": row.recipe.recompute != "none",
         "--bf16": True,
     }
     if row.met_each:

@@ -32,20 +32,20 @@ def settings(row: ChosenRow) -> Settings:
         "attn_implementation": "flash_attention_2",
         "micro_batch_size": row.each or 1,
         "gradient_accumulation_steps": row.accumulated,
-        "gradient_checkpointing": row.recompute != "none",
+        "gradient_checkpointing": row.recipe.recompute != "none",
         "fsdp_version": 2,
         "fsdp_config": {
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "reshard_after_forward": True,
-            "offload_params": row.on_host,
+            "offload_params": row.recipe.offload,
         },
     }
     if row.met_each:
         settings["accelerator_config"] = EACH_BATCH
     if row.hybrid:
         settings |= {"dp_shard_size": row.per_node, "dp_replicate_size": row.nodes}
-    if row.rank:
-        settings |= {"adapter": "lora", "lora_r": row.rank}
+    if row.recipe.lora:
+        settings |= {"adapter": "lora", "lora_r": row.recipe.lora}
     return settings | optimizer("optimizer", row)
 
 

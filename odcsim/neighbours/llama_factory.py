@@ -31,12 +31,12 @@ def settings(row: ChosenRow) -> Settings:
         "per_device_train_batch_size": row.each or 1,
         "gradient_accumulation_steps": row.accumulated,
         "bf16": True,
-        "disable_gradient_checkpointing": row.recompute == "none",
+        "disable_gradient_checkpointing": row.recipe.recompute == "none",
     }
     if row.met_each:
         settings["accelerator_config"] = EACH_BATCH
-    if row.rank:
-        settings |= {"finetuning_type": "lora", "lora_rank": row.rank}
+    if row.recipe.lora:
+        settings |= {"finetuning_type": "lora", "lora_rank": row.recipe.lora}
     return settings | optimizer("optim", row)
 
 

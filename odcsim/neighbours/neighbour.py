@@ -1,6 +1,6 @@
 """What is known of a trainer that others wrote, and the row that its settings are to say."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,33 +39,31 @@ Settings = dict[str, Any]
 class ChosenRow:
     """How a step is to be run. `microbatches` of a device and step, on average."""
 
-    way: str  # the sync
+    recipe: Recipe
     balancer: str
     devices: int
     per_node: int
     minibatch: int  # samples of a device and step
     max_tokens: int
     microbatches: float
-    recompute: str = "full"  # as a recipe has it
-    hybrid: bool = False
-    on_host: bool = False  # the optimizer's states
-    rank: int = 0  # of adapters, which alone are trained
-    moments: str = "fp32"
     rollouts: int = 1  # samples of a prompt
     each: int = 0  # samples of a microbatch, where they are counted
     longest: int = 0  # tokens of a sample; 0: nobody said
     model: str = ""  # as it was asked for
     epochs: float | None = None
     pairs: bool = False  # of what was chosen and rejected
-    stack: str = "plain"
     data: str = ""
-    kernels: tuple[str, ...] = ()  # that were asked for, beside those which the trainer comes with
     samples_made: float = 0.0  # of a step, where a trainer makes it by itself
     tokens_made: float = 0.0
 
     @property
     def nodes(self) -> int:
         return -(-self.devices // self.per_node)
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether each of several nodes has all parameters."""
+        return self.recipe.on(self.nodes).sharding == "hybrid"
 
     @property
     def samples(self) -> int:
@@ -83,20 +81,15 @@ class ChosenRow:
     @property
     def accumulated(self) -> int:
         """Microbatches of a device and step."""
-        return self.minibatch // self.each if self.each else self.minibatch if self.in_rows else self.rounded
-
-    @property
-    def rounded(self) -> int:
+        if self.each:
+            return self.minibatch // self.each
+        if self.balancer in (IN_ROWS, IN_FULL_ROWS):  # samples are packed before training: `minibatch` counts rows
+            return self.minibatch
         return max(1, round(self.microbatches))
 
     @property
-    def in_rows(self) -> bool:
-        """Whether samples are packed before training: `minibatch` counts rows."""
-        return self.balancer in (IN_ROWS, IN_FULL_ROWS)
-
-    @property
     def sync(self) -> Sync:
-        return sync_named(self.way)
+        return sync_named(self.recipe.sync)
 
     @property
     def met_each(self) -> bool:
@@ -141,10 +134,6 @@ class Neighbour:
         return words.format(devices=row.devices, nodes=row.nodes, per_node=row.per_node)
 
     @property
-    def ways(self) -> tuple[str, ...]:
-        return (*self.met, ENGINE) if self.engine else self.met
-
-    @property
     def own(self) -> tuple[Rule, ...]:
         """By which it deals, by itself."""
         return self.rules or (Rule(self.name, self.rule),)
@@ -156,23 +145,33 @@ def carried(row: ChosenRow, model: str, epochs: str = "") -> Settings:
     return known | ({epochs: f"{row.epochs:g}"} if epochs and row.epochs else {})
 
 
+def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Choices that not every trainer's settings say: as `knows` has each, as a command line does, and in words, which
+    a row has of those that some trainer knows."""
+    if recipe.sharding == "hybrid":
+        yield "hybrid", "--sharding hybrid", "sharding inside each node alone"
+    if recipe.offload:
+        yield "on_host", "--offload", "states of the optimizer on the host"
+    if recipe.lora:
+        yield "rank", f"--lora {recipe.lora}", f"adapters of rank {recipe.lora}"
+    if recipe.optimizer != "fp32":
+        yield "moments", f"--optimizer {recipe.optimizer}", f"moments in {recipe.optimizer}"
+    if recipe.recompute in ("operators", "layers"):
+        part = "operators" if recipe.recompute == "operators" else "every second layer"
+        yield recipe.recompute, f"--recompute {recipe.recompute}", f"recompute of {part} alone"
+    if not recipe.reshard:
+        yield "reshard", "--no-reshard", ""
+    for name in ("precision", "reduce", "streams"):
+        if name not in recipe.usual:
+            yield name, f"--{name} {recipe.value(name)}", ""
+
+
 def lacking(trainer: Neighbour, recipe: Recipe) -> list[str]:
     """Choices of a recipe that the trainer's settings do not say, as a command line has them."""
-    asked = {
-        "hybrid": "--sharding hybrid" if recipe.sharding == "hybrid" else "",
-        "on_host": "--offload" if recipe.offload else "",
-        "rank": f"--lora {recipe.lora}" if recipe.lora else "",
-        "moments": f"--optimizer {recipe.optimizer}" if recipe.optimizer != "fp32" else "",
-        recipe.recompute: f"--recompute {recipe.recompute}" if recipe.recompute in ("operators", "layers") else "",
-        "reshard": "" if recipe.reshard else "--no-reshard",
-        "precision": f"--precision {recipe.value('precision')}" if "precision" not in recipe.usual else "",
-        "reduce": f"--reduce {recipe.value('reduce')}" if "reduce" not in recipe.usual else "",
-        "streams": f"--streams {recipe.streams}" if recipe.streams != "one" else "",
-    }
-    return [words for name, words in asked.items() if words and name not in trainer.knows]
+    return [flag for name, flag, _ in unusual(recipe) if name not in trainer.knows]
 
 
 def optimizer(name: str, row: ChosenRow) -> Settings:
     """What transformers calls it, where another than its usual one is meant."""
-    known = OPTIMIZERS.get(row.moments)
+    known = OPTIMIZERS.get(row.recipe.optimizer)
     return {name: known} if known else {}

@@ -17,9 +17,9 @@ def settings(row: ChosenRow) -> Settings:
         "--max-tokens-per-gpu": row.max_tokens,
         "--balance-data": None,
     }
-    if row.recompute == "operators":
+    if row.recipe.recompute == "operators":
         return settings | {"--recompute-granularity selective": None}
-    if row.recompute == "none":
+    if row.recipe.recompute == "none":
         return settings
     every = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
     return settings | every

@@ -19,11 +19,11 @@ def settings(row: ChosenRow) -> Settings:
         "--parallelism.data_parallel_shard_degree": row.per_node if row.hybrid else row.devices,
         "--parallelism.data_parallel_replicate_degree": row.nodes if row.hybrid else 1,
     }
-    if row.on_host:
+    if row.recipe.offload:
         settings["--training.enable_cpu_offload"] = None
-    if row.stack == "compiled":
+    if row.recipe.value("stack") == "compiled":
         settings["--compile.enable"] = None
-    return settings | {subcommands.get(row.recompute, "activation-checkpoint:selective"): None}
+    return settings | {subcommands.get(row.recipe.recompute, "activation-checkpoint:selective"): None}
 
 
 def deal(work: Work) -> Deal:

@@ -35,13 +35,13 @@ def settings(row: ChosenRow) -> Settings:
         "--max_length": row.max_tokens if packing else row.longest or row.max_tokens,
         "--per_device_train_batch_size": (row.each or 1) if row.sync.meets else row.minibatch,
         "--gradient_accumulation_steps": row.accumulated if row.sync.meets else 1,
-        "--gradient_checkpointing": row.recompute != "none",
+        "--gradient_checkpointing": row.recipe.recompute != "none",
         "--bf16": True,
     }
     if row.met_each:
         settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
-    if row.rank:
-        settings |= {"--use_peft": None, "--lora_r": row.rank}
+    if row.recipe.lora:
+        settings |= {"--use_peft": None, "--lora_r": row.recipe.lora}
     return settings | optimizer("--optim", row)
 
 

@@ -33,12 +33,12 @@ def settings(row: ChosenRow) -> Settings:
         f"{actor}.ppo_mini_batch_size": row.prompts,
         "actor_rollout_ref.rollout.n": row.rollouts,
         f"{actor}.fsdp_config.fsdp_size": row.per_node if row.hybrid else -1,
-        f"{model}.enable_gradient_checkpointing": row.recompute != "none",
+        f"{model}.enable_gradient_checkpointing": row.recipe.recompute != "none",
     }
-    if row.on_host:
+    if row.recipe.offload:
         settings[f"{actor}.fsdp_config.optimizer_offload"] = True
-    if row.rank:
-        settings[f"{model}.lora_rank"] = row.rank
+    if row.recipe.lora:
+        settings[f"{model}.lora_rank"] = row.recipe.lora
     return settings
 
 

@@ -186,12 +186,10 @@ said(spans=[scan, events], refused=[refused(sync) for sync in ("late-push", "on-
 def test_no_trainer_is_told_to_run_it_and_the_engine_refuses_it(house):
     found = house.told("""
 from odcsim.errors import InputError
-from odcsim.neighbours import TRAINERS
-from odcsim.neighbours.chosen import read
 from odc_engine.job import check_job, job_of
 setting = odcsim.ask(trace, model, trainer="trl", **asked)
-text = json.dumps(odcsim.compare(setting).as_json())
-rows = json.loads(text)["rows"]
+compared = odcsim.compare(setting)
+rows = compared.as_json()["rows"]
 def told(take):
     try:
         return str(take())[:0]
@@ -199,7 +197,7 @@ def told(take):
         return str(error)
 numbers = {row["sync"]: number for number, row in enumerate(rows, 1) if row["balancer"] == "lb-mini"}
 plan = odcsim.plan(setting, "late-robust").sealed()
-said(flags={sync: told(lambda: read(text, "rows", TRAINERS["trl"], number)) for sync, number in numbers.items()},
+said(flags={sync: told(lambda: odcsim.flags("trl", compared, row=number)) for sync, number in numbers.items()},
      engine={sync: told(lambda: check_job(plan, job_of(plan, sync=sync, backend=backend)))
              for sync in ("late-push", "on-demand") for backend in ("shm", "threads")})
 """)

@@ -9,8 +9,7 @@ from odcsim.decide.diagnosis.tried import REPAIR, TOGETHER, TriedWay
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS
-from odcsim.neighbours.asking import flags
-from odcsim.neighbours.written import written
+from odcsim.neighbours.settings import flags, written
 
 WORTH = 1.03  # times as fast: what brings less is not worth changing
 MOST = 2  # ways of an effort

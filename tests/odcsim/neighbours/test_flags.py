@@ -12,9 +12,10 @@ import odcsim
 from odcsim.cli import main
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import ChosenRow
-from odcsim.neighbours.written import lines
+from odcsim.neighbours.settings import TrainerFlags
+from odcsim.recipe import USUAL
 
-ROW = ChosenRow("collective", "lb-micro", 16, 8, 4, 32768, 2.6)
+ROW = ChosenRow(USUAL.by(sync="collective"), "lb-micro", 16, 8, 4, 32768, 2.6)
 MADE = {"max_tokens": 32768, "minibatch": 4, "each": 0, "samples": 64.0, "tokens": 9e4}
 OFFER = {"gpu": "h100", "devices": 16, "sync": "collective", "balancer": "own", "max_tokens": 32768, "minibatch": 4,
          "recompute": False, "selective": "no", "sharding": "hybrid", "microbatches": 2.6, "lora": 0,
@@ -43,7 +44,7 @@ def test_every_trainer_reads_what_was_priced(trainer):
     assert "32,768 tokens a microbatch, 64 samples and 90,000 tokens a step" in found.lines[0]
     on_demand = advice(trainer, BARE | {"sync": "on-demand"})
     if TRAINERS[trainer].engine:
-        assert odcsim.flags(trainer, on_demand).row.way == "on-demand"
+        assert odcsim.flags(trainer, on_demand).row.recipe.sync == "on-demand"
     else:
         with pytest.raises(odcsim.InputError):
             odcsim.flags(trainer, on_demand)
@@ -52,15 +53,15 @@ def test_every_trainer_reads_what_was_priced(trainer):
             odcsim.flags(trainer, advice(trainer), rollouts=8)
 
 
-CHOICES = [{"on_host": True}, {"rank": 16}, {"moments": "8bit"}, {"hybrid": True}, {"recompute": "operators"},
-           {"pairs": True}]  # fmt: skip
+CHOICES = [{"offload": True}, {"lora": 16}, {"optimizer": "8bit"}, {"sharding": "hybrid"}, {"recompute": "operators"}]
 
 
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda t: t.name)
 def test_every_choice_is_said_or_said_not_to_be(trainer):
-    for choice in CHOICES[: None if trainer.name == "trl" else -1]:
-        plain, chosen = (set(lines(trainer, replace(ROW, **more))) for more in ({}, choice))
-        assert chosen - plain, choice
+    rows = [replace(ROW, recipe=ROW.recipe.by(**choice)) for choice in CHOICES]
+    rows += [replace(ROW, pairs=True)] if trainer.name == "trl" else []
+    plain, *chosen = ({*TrainerFlags(trainer, row).lines} for row in (ROW, *rows))
+    assert all(lines - plain for lines in chosen)
 
 
 SAMPLES = {  # by whose product a trainer makes the samples of a step, and what says that one step takes them all
@@ -91,7 +92,7 @@ def test_of_a_comparison_the_fastest_that_fits_and_that_the_trainer_runs():
 
     def best(*some, **words):
         row = odcsim.flags("trl", compared("trl", *some), **words).row
-        return row.balancer, row.way
+        return row.balancer, row.recipe.sync
 
     assert best(*rows) == best(*rows, tight) == ("lb-micro", "collective")
     apart = ("lb-micro", "on-demand")
@@ -137,7 +138,7 @@ def test_python_says_what_the_command_says(trainer, tmp_path, capsys, monkeypatc
         for given in (result, result.as_json(), path, str(path)):
             assert f"{odcsim.flags(trainer, given, rollouts=several)}\n" == printed
     found = odcsim.flags(trainer, compared)
-    pair = found.row.balancer, found.row.way
+    pair = found.row.balancer, found.row.recipe.sync
     assert found.settings == TRAINERS[trainer].settings(found.row)
     assert all(any(line.startswith(name) for line in found.lines) for name in found.settings)
     assert found._repr_html_().count("<tr>") == 1 + len(found.settings) > 1

@@ -19,16 +19,18 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import EACH_BATCH, ChosenRow
-from odcsim.neighbours.written import written
+from odcsim.neighbours.settings import written
+from odcsim.recipe import USUAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
-PLAIN = ChosenRow("deferred", "lb-micro", 8, 8, 4, 16384, 3.4, "none")
-MUCH = ChosenRow("on-demand", "lb-mini", 16, 8, 4, 32768, 2.6, "full", True, True, 8, "8bit")
-ROWS = {"much": MUCH, "plain": PLAIN, "some": replace(PLAIN, recompute="operators")}
-OWN = replace(PLAIN, recompute="full", model="Qwen/Qwen3-8B", epochs=3.0, longest=9000, samples_made=30.4)
+ALL = USUAL.by(sharding="hybrid", offload=True, lora=8, optimizer="8bit")
+PLAIN = ChosenRow(USUAL.by(sync="deferred", recompute="none"), "lb-micro", 8, 8, 4, 16384, 3.4)
+MUCH = ChosenRow(ALL, "lb-mini", 16, 8, 4, 32768, 2.6)
+ROWS = {"much": MUCH, "plain": PLAIN, "some": replace(PLAIN, recipe=PLAIN.recipe.by(recompute="operators"))}
+OWN = replace(PLAIN, model="Qwen/Qwen3-8B", epochs=3.0, longest=9000, samples_made=30.4)
 RULES = {"packed": 0, "filled": 0, "batches": 2, "padded": 2}  # with samples of a microbatch, where they are counted
 MORE = {"plain": PLAIN, "much": MUCH} | {
-    f"{balancer} {sync}": replace(OWN, way=sync, balancer=balancer, each=each)
+    f"{balancer} {sync}": replace(OWN, recipe=USUAL.by(sync=sync), balancer=balancer, each=each)
     for balancer, each in RULES.items()
     for sync in ("deferred", "collective")
 }
@@ -100,10 +102,10 @@ def test_trl_reads_them(tmp_path, row):
     parser = HfArgumentParser((SFTConfig, ModelConfig))
     config, model = parser.parse_args_into_dataclasses([*given[:at], *given[at + 2 :], *more])
     chosen = ROWS[row]
-    apart = chosen.way == "on-demand"
+    apart = chosen.recipe.sync == "on-demand"
     assert (config.max_length, config.packing) == (chosen.max_tokens, not apart)
     assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == ((4, 1) if apart else (1, 3))
-    assert config.gradient_checkpointing == (chosen.recompute != "none")
+    assert config.gradient_checkpointing == (chosen.recipe.recompute != "none")
     assert (model.use_peft, model.lora_r) == ((True, 8) if row == "much" else (False, model.lora_r))
     assert (config.optim == "adamw_torch_8bit") == (row == "much")
 
@@ -145,10 +147,10 @@ def test_their_own_schema_takes_them_as_they_are_meant(package):
 
 
 def meant(row):
-    packs, together = not row.each, row.way == "collective"
+    packs, together = not row.each, row.recipe.sync == "collective"
     tokens = row.max_tokens if packs else row.longest
-    times = 4 // row.each if row.each else 4 if row.in_rows else row.rounded
-    return [tokens, packs, row.each or 1, times, row.recompute != "none", EACH_BATCH if together else None]
+    times = 4 // row.each if row.each else 4 if row.balancer in RULES else 3
+    return [tokens, packs, row.each or 1, times, row.recipe.recompute != "none", EACH_BATCH if together else None]
 
 
 def test_yaml_is_yaml_of_the_same_settings():

@@ -1,0 +1,254 @@
+"""What a row of a result is called in a trainer that others wrote: its settings, and what they rest on."""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from odcsim import catalog
+from odcsim.errors import InputError, nearest
+from odcsim.neighbours import TRAINERS
+from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour, Settings, carried, unusual
+from odcsim.program import SYNCS
+from odcsim.recipe import CHOICES, KERNELS, recipe_of
+from odcsim.results import capacity
+from odcsim.results.capacity import Need
+from odcsim.support.checked import Given
+from odcsim.support.files import reading
+from odcsim.support.glance import Glance, Glanced
+from odcsim.support.numbers import counted
+from odcsim.support.whole import read_stdin, read_text
+
+GIVEN = "give what odcsim.compare or odcsim.advise gives, or a file of its JSON"
+EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
+Pair = tuple[str, str]  # (balancer, sync)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainerFlags(Glanced):
+    """What a row is called there. As text: the lines that `odcsim flags` prints."""
+
+    trainer: Neighbour
+    row: ChosenRow
+
+    @property
+    def settings(self) -> Settings:
+        """By the trainer's own names."""
+        return self.trainer.settings(self.row)
+
+    @property
+    def lines(self) -> list[str]:
+        """Comments first: what the settings rest on, and what they cannot say."""
+        return [*(f"# {note}" for note in _notes(self.trainer, self.row)), *written(self.settings, self.trainer.form)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def _glance(self) -> Glance:
+        about, settings = f"{self.trainer.name}, {self.row.recipe.sync} + {self.row.balancer}", self.settings
+        head = ("setting", "as the trainer reads it")
+        rows = [(name, *written({name: value}, self.trainer.form)) for name, value in settings.items()]
+        return Glance("TrainerFlags", about, [counted(len(settings), "setting")], head, rows)
+
+
+def flags(
+    trainer: str,
+    result: Any,
+    *,
+    row: int | Pair | None = None,
+    rollouts: int = 1,
+) -> TrainerFlags:
+    """What a row of a comparison or an advice is called in a trainer that others wrote. `row`: its number from 1, or
+    (balancer, sync); else the best that the trainer runs. `rollouts`: samples of each prompt, of who generates some."""
+    if trainer not in TRAINERS:
+        raise InputError(f"unknown trainer {trainer!r:.40}", fix=nearest(trainer, list(TRAINERS)))
+    for name, value in (("row", row), ("rollouts", rollouts)):
+        if value is not None and not isinstance(value, tuple) and (not hasattr(value, "__index__") or value < 1):
+            raise InputError(f"--{name} is {value!r:.40}", fix="give a whole number from 1")
+    neighbour = TRAINERS[trainer]
+    if rollouts > 1 and not neighbour.rollouts:
+        those = ", ".join(name for name, one in TRAINERS.items() if one.rollouts)
+        raise InputError(f"--rollouts {rollouts}, and {trainer} generates none", fix=f"leave it out; for {those} alone")
+    given = _read(result)
+    one = _pick(given, neighbour, row)
+    return TrainerFlags(neighbour, _row_of(given.key("inputs"), one, rollouts))
+
+
+def _read(result: Any) -> Given:
+    """A result as its JSON has it, and where that stands: a file is read here, and nowhere later."""
+    if isinstance(result, str | os.PathLike):
+        path = os.fspath(result)
+        with reading(path, missing=EXPECTED, expected=EXPECTED):
+            text, where = (read_stdin(), "stdin") if path == "-" else (read_text(path), path)
+        try:
+            return Given("", json.loads(text), where)
+        except (ValueError, RecursionError):
+            raise InputError("is not JSON", where=where, fix=EXPECTED) from None
+    if hasattr(result, "as_json"):
+        return Given("", result.as_json(), type(result).__name__.lower())
+    if not isinstance(result, Mapping):
+        raise InputError(f"no comparison and no advice: {result!r:.40}", fix=GIVEN)
+    return Given("", dict(result), "JSON")
+
+
+def _pick(given: Given, trainer: Neighbour, row: int | Pair | None) -> Given:
+    """The row that somebody chose; else an advice's first, which is its cheapest, or of a comparison the fastest that
+    fits, or of what is tight where none does. The trainer runs a way of its own, or on demand by the engine's plans;
+    either at the price of its own kernels, so that it was asked for."""
+    where = given.where
+    rows = given.key("rows").items() if isinstance(given.value, dict) and "inputs" in given.value else []
+    if not rows:
+        raise InputError("has no rows", where=where, fix=EXPECTED)
+    if any("dealt" in one.mapping() for one in rows):
+        raise InputError("comes from 'odcsim rl', whose rows have no settings", where=where, fix=EXPECTED)
+    theirs = given.key("inputs").key("trainer").value
+    again = f"ask again with --trainer {trainer.name}, for the price of what it does itself"
+
+    def own(one: Given) -> bool:
+        return one.key("made").value is not None
+
+    def runs(one: Given) -> bool:
+        way = own(one) or (one.key("sync").text() == ENGINE and trainer.engine != "")
+        return way and theirs == trainer.name
+
+    def tight(one: Given) -> bool:
+        used, limit = one.key("memory_bytes"), one.key("memory_limit")
+        return None not in (used.value, limit.value) and capacity.tight(Need(used.number(), limit.number()))
+
+    if row is None:
+        every = [one for one in rows if runs(one)]
+        every = [one for one in every if own(one)] or every
+        if not every:
+            raise InputError(f"has no row of what {trainer.name} runs", where=where, fix=again)
+        if "makespan_seconds" not in rows[0].mapping():
+            pick = every[0]
+        else:
+            fitting = [one for one in every if one.key("memory_fits").value is not False]
+            if not fitting:
+                problem = f"has no row that fits and that {trainer.name} runs"
+                raise InputError(problem, where=where, fix="choose one with --row")
+            pick = min(fitting, key=lambda one: (tight(one), float(one.key("makespan_seconds").number())))
+    elif isinstance(row, tuple):
+        known = [(one.key("balancer").value, one.key("sync").value) for one in rows]
+        if row not in known:
+            listed = ", ".join(f"{balancer} under {sync}" for balancer, sync in known)
+            raise InputError(f"no row of {' under '.join(map(str, row))}", where=where, fix=f"there are {listed}")
+        pick = rows[known.index(row)]
+    else:
+        if row > len(rows):
+            raise InputError(f"--row {row} of {len(rows)}", where=where, fix=f"give 1 to {len(rows)}")
+        pick = rows[row - 1]
+    if not runs(pick):
+        name = f"{pick.key('sync').text()} + {pick.key('balancer').text()}"
+        by = "" if theirs == trainer.name else f" as it was priced{f' for {theirs}' if theirs else ''}"
+        fix = "choose one of its own with --row" if theirs == trainer.name else again
+        raise InputError(f"{trainer.name} does not run {name}{by}", where=where, fix=fix)
+    if pick.key("memory_fits").value is False:
+        needed, limit = (pick.key(name).number() / 1e9 for name in ("memory_bytes", "memory_limit"))
+        fix = "choose another with --row, or ask with more GPUs, --truncate or less in a microbatch"
+        raise InputError(f"the row needs {needed:.0f} of {limit:.0f} GB of memory", where=where, fix=fix)
+    return pick
+
+
+def _row_of(inputs: Given, row: Given, rollouts: int) -> ChosenRow:
+    """The row as the trainer is to run it; what it does not say is in the question that it answers."""
+    both = Given("", {**inputs.mapping(), **row.mapping()}, row.where)
+    own = Given("", row.key("made", {}).mapping(), row.where)
+    both.key("sync").one_of(SYNCS)
+    try:
+        recipe = recipe_of(both.mapping())
+    except InputError as error:
+        raise InputError(error.problem, where=row.where, fix=error.fix) from None
+    devices, limit = both.key("devices").whole(), own.key("max_tokens", both.key("max_tokens").value).whole()
+    if both.key("devices_per_node").value is not None:
+        per_node = both.key("devices_per_node").whole()
+    else:
+        per_node = min(devices, catalog.gpu(both.key("gpu").text()).devices_per_node)
+    if both.key("microbatches").value is not None:
+        microbatches = float(both.key("microbatches").number())
+    else:  # full ones, of the tokens of a step
+        tokens = both.key("tokens_per_second").number() * both.key("makespan_seconds").number()
+        microbatches = float(math.ceil(tokens / both.key("minibatches").whole() / devices / limit))
+    epochs = both.key("epochs").value
+    return ChosenRow(
+        recipe,
+        both.key("balancer").text(),
+        devices,
+        per_node,
+        own.key("minibatch", both.key("minibatch").value).whole(),
+        limit,
+        microbatches,
+        rollouts,
+        each=own.key("each", 0).whole(0),
+        longest=both.key("trace_longest", 0).whole(0),
+        model=str(both.key("model_asked", both.key("model", "").value).value),
+        epochs=float(epochs) if isinstance(epochs, int | float) else None,
+        pairs=both.key("unit").value == "pair",
+        data=str(both.key("trace", "").value),
+        samples_made=float(own.key("samples", 0).number()),
+        tokens_made=float(own.key("tokens", 0).number()),
+    )
+
+
+def _notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
+    """What the settings rest on, and what they cannot say."""
+    priced, unit = f"{row.balancer} + {row.recipe.sync}", "pairs" if row.pairs else "samples"
+    step = f"{row.samples:,} {unit}"
+    if row.samples_made:  # of rows that are packed
+        step = f"{row.samples_made:,.0f} {unit} and {row.tokens_made:,.0f} tokens"
+    yield f"{priced}, {row.max_tokens:,} tokens a microbatch, {step} a step"
+    yield f"names as in {trainer.source}{' and DPOConfig' if row.pairs else ''}"
+    if row.data:
+        yield f"lengths were those of {row.data}: train on that dataset"
+    if row.model and not carried(row, "model"):
+        yield f"the model is {row.model}, by the catalogue's name: name its weights as well"
+    if row.sync.meets:
+        rule = next((rule.says for rule in trainer.own if rule.balancer == row.balancer), trainer.rule)
+        yield f"{trainer.name} assigns samples by its own rule: {rule}"
+    else:
+        yield f"on-demand by odc_engine, with max_tokens = {row.max_tokens}: see {trainer.engine}"
+    if trainer.rollouts:
+        each = f"{row.rollouts} of each" if row.rollouts > 1 else "one of each (--rollouts N says otherwise)"
+        yield f"for reinforcement learning on answers to {row.prompts:,} prompts, {each}: not for supervised data"
+    if row.pairs:
+        yield "not in the price: the reference model's forward pass, which precompute_ref_log_probs runs beforehand"
+    if trainer.launcher:
+        each = ", on each machine with its --machine_rank and --main_process_ip" if row.nodes > 1 else ""
+        yield f"run it by {trainer.launched(row)}{each}"
+    if trainer.caution:
+        yield trainer.caution
+    for name, _, words in unusual(row.recipe.on(row.nodes)):
+        if words and name not in trainer.knows:
+            yield f"not said here: {words}"
+    kernels = {name: row.recipe.value(name) for name in KERNELS}
+    usual = {name: trainer.assumes.get(name, CHOICES[name].usual) for name in KERNELS}
+    others = [f"{name} {of}" for name, of in kernels.items() if of != usual[name] and of not in trainer.knows]
+    if others:
+        yield f"not said here: kernels as they were assumed: {', '.join(others)}"
+
+
+def written(settings: Settings, form: str) -> Iterator[str]:
+    """As the trainer reads them: a line for each."""
+    for name, value in settings.items():
+        if form == "hydra":
+            yield f"{name}={_word(value)}"
+        elif form == "yaml":
+            yield from _yaml(name, value)
+        elif value is None:
+            yield name
+        else:
+            yield f"{name} {_word(value)}"
+
+
+def _yaml(name: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{name}: {_word(value)}"
+        return
+    yield f"{name}:"
+    yield from (f"  {line}" for key, item in value.items() for line in _yaml(key, item))
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
