@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odcsim.checking.asking import PlanCheck, check
+    from odcsim.checking.plan_check import PlanCheck, check
     from odcsim.decide.advice import Advice, advise
     from odcsim.decide.asking import ask
     from odcsim.decide.break_even_asked import BreakEven, break_even
@@ -37,7 +37,7 @@ _HOME = {
     "Diagnosis": "decide.diagnosis.asking",
     "Fitted": "decide.fitted",
     "InputError": "errors",
-    "PlanCheck": "checking.asking",
+    "PlanCheck": "checking.plan_check",
     "RolloutSteps": "decide.rollouts.asking",
     "Setting": "decide.setting",
     "SweepRows": "decide.sweep",
@@ -46,7 +46,7 @@ _HOME = {
     "advise": "decide.advice",
     "ask": "decide.asking",
     "break_even": "decide.break_even_asked",
-    "check": "checking.asking",
+    "check": "checking.plan_check",
     "compare": "decide.comparison",
     "diagnose": "decide.diagnosis.asking",
     "fit": "decide.fitted",

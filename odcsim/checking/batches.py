@@ -1,12 +1,23 @@
-"""Minibatches as whoever planned them wrote them: index lists, batches of lengths, or a schedule file."""
+"""Minibatches as their planner wrote them: index lists, batches of lengths or schedules, as values or in a file."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.neighbours.trl import PACKED
+from odcsim.reading.records import TABLES, RecordFile
+from odcsim.schedule import FORMAT, Schedule
+from odcsim.support import budget
 from odcsim.support.checked import Given
+from odcsim.support.files import reading
+from odcsim.support.whole import check_file, read_stdin, read_text
+from odcsim.trace import Trace
 
 DEEP = 4  # lists in lists: minibatches, devices, microbatches, samples
 FORM = "give index lists: [device][microbatch][sample], a list around several minibatches, or batches with --devices"
@@ -51,26 +62,91 @@ class Dealing:
     each: int = 1
 
 
-def of_lists(value: Any, where: str, dealing: Dealing) -> list[Batch]:
-    """Index lists of any known depth."""
-    depth = _depth(value, where)
-    if depth == 2 and dealing.devices:
-        return _dealt([list(batch) for batch in value], dealing)
-    if dealing.devices and depth == 1:
-        raise InputError("is one list of samples", where=where, fix=FORM)
-    if depth == 2:  # a list for each device, as of verl's get_seqlen_balanced_partitions
-        return [Batch([[list(device)] if device else [] for device in value])]
-    minibatches = [value] if depth == 3 else value
-    return [Batch(minibatch) for minibatch in minibatches]
+def read(path: str, dealing: Dealing) -> tuple[list[Batch], str]:
+    """Minibatches of a file, right or wrong: only what is no plan at all is refused. And the balancer that it names,
+    where it names one."""
+    where, file = "stdin" if path == "-" else path, Path(path)
+    with budget.bounded(path):
+        if file.is_dir() or file.suffix.lower() in TABLES:
+            if file.exists() and not file.is_dir():
+                check_file(file)
+            table = RecordFile(file)
+            if PACKED not in table.first():
+                raise InputError(f"has no column '{PACKED}'", where=path, fix="give a dataset that TRL packed")
+            return of_lengths([row[PACKED] for row in table.rows((PACKED,))], where, dealing), ""
+        with reading(path, missing="give a plan", expected="a plan in JSON"):
+            text = read_stdin() if path == "-" else read_text(path, encoding="utf-8-sig")
+            try:
+                content = json.loads(text)
+            except ValueError:
+                return _of_lines(text, where, dealing)
+        balancer = content.get("balancer") if isinstance(content, dict) else ""
+        return of_value(content, where, dealing), str(balancer or "")
 
 
-def _depth(value: Any, where: str) -> int:
-    """How many lists lie in each other, the same everywhere; samples are whole numbers from 0."""
+def _of_lines(text: str, where: str, dealing: Dealing) -> tuple[list[Batch], str]:
+    """A value in each line: minibatches, behind the head of a schedule file, or packs of lengths."""
+    batches: list[Batch] = []
+    packs: list[Sequence[int]] = []
+    balancer = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        place = f"{where}:{number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            raise InputError("is not valid JSON", where=place, fix=FORM) from None
+        if isinstance(value, dict) and value.get("format") == FORMAT:
+            balancer = str(value.get("balancer", ""))
+        elif isinstance(value, dict) and isinstance(value.get(PACKED), list):
+            packs.append(Given(PACKED, value[PACKED], place).wholes(1))
+        else:
+            batches += of_value(value, place, dealing)
+    return of_lengths(packs, where, dealing) if packs else _some(batches, where), balancer
+
+
+def of_value(value: Any, where: str, dealing: Dealing) -> list[Batch]:
+    """A plan as JSON has it."""
+    if isinstance(value, dict):
+        return _of_object(value, where, dealing)
+    return [Batch(devices) for devices in _of_lists(value, where, dealing)]
+
+
+def of_schedules(schedules: Sequence[Schedule], where: str) -> list[Batch]:
+    """Samples are numbered within each, and `samples` has the rows that they are."""
+    every = [Batch(s.devices, s.lengths, s.loss or None, s.queue, len(s.lengths), s.samples) for s in schedules]
+    return _some([one for batch in every for one in _numbered([batch], where)], where)
+
+
+def of_lengths(rows: Sequence[Sequence[int]], where: str, dealing: Dealing) -> list[Batch]:
+    """Packs of lengths in a row, as TRL's `seq_lengths` has them: each is a microbatch."""
+    if not dealing.devices:
+        raise InputError("batches of lengths, and nobody said for how many", where=where, fix="give --devices")
+    lengths = [length for row in rows for length in row]
+    numbers = iter(range(len(lengths)))
+    packs = [[next(numbers) for _ in row] for row in rows]
+    return _some([Batch(devices, lengths) for devices in _in_turn(packs, dealing)], where)
+
+
+def _some(batches: list[Batch], where: str) -> list[Batch]:
+    if not any(batch.devices for batch in batches):
+        raise InputError("holds no minibatch", where=where, fix=FORM)
+    return batches
+
+
+def _of_lists(value: Any, where: str, dealing: Dealing) -> list[Lists]:
+    """Index lists of any known depth, the same everywhere; samples are whole numbers from 0."""
     found = set(_depths(value, where, 0))
     depths, empty = ({depth for depth, of_sample in found if of_sample is kind} for kind in (True, False))
     if len(depths) != 1 or not 2 <= max(depths) <= DEEP or max(empty, default=0) > max(depths):
         raise InputError("is no plan: its lists are of different depths, or empty", where=where, fix=FORM)
-    return max(depths)
+    [depth] = depths
+    if depth == 2 and dealing.devices:
+        return _in_turn(value, dealing)
+    if depth == 2:  # a list for each device, as of verl's get_seqlen_balanced_partitions
+        return [[[device] if device else [] for device in value]]
+    return [value] if depth == 3 else value
 
 
 def _depths(value: Any, where: str, depth: int) -> Iterator[tuple[int, bool]]:
@@ -88,80 +164,64 @@ def _depths(value: Any, where: str, depth: int) -> Iterator[tuple[int, bool]]:
         Given("a sample", value, where).whole(0, MOST)
 
 
-def of_lengths(rows: Sequence[Sequence[int]], where: str, dealing: Dealing) -> list[Batch]:
-    """Packs of lengths in a row, as TRL's `seq_lengths` has them: each is a microbatch."""
-    if not dealing.devices:
-        raise InputError("batches of lengths, and nobody said for how many", where=where, fix="give --devices")
-    lengths = [length for row in rows for length in row]
-    numbers = iter(range(len(lengths)))
-    packs = [[next(numbers) for _ in row] for row in rows]
-    return [Batch(batch.devices, lengths) for batch in _dealt(packs, dealing)]
-
-
-def _dealt(batches: list[list[int]], dealing: Dealing) -> list[Batch]:
+def _in_turn(batches: Sequence[Sequence[int]], dealing: Dealing) -> list[Lists]:
     """Batch j is device j mod N's; what is left at the end makes the last, shorter minibatch."""
     size, count = dealing.devices * dealing.each, dealing.devices
     minibatches = [batches[start : start + size] for start in range(0, len(batches), size)]
-    return [Batch([part[device::count] for device in range(count)]) for part in minibatches]
+    return [[part[device::count] for device in range(count)] for part in minibatches]
 
 
-def of_object(given: Given, dealing: Dealing) -> list[Batch]:
+def _of_object(content: dict[str, Any], where: str, dealing: Dealing) -> list[Batch]:
     """An object with `devices`, and beside it what is known of its samples; a line of a schedule file is one."""
-    content = given.mapping()
+    given = Given("", content, where)
     if PACKED in content:
         rows = given.key(PACKED).values()
         nested = rows if rows and isinstance(rows[0], list) else [rows]
-        return of_lengths([Given(PACKED, row, given.where).wholes(1, MOST) for row in nested], given.where, dealing)
+        return of_lengths([Given(PACKED, row, where).wholes(1, MOST) for row in nested], where, dealing)
     if "devices" not in content:
-        raise InputError(f"has neither devices nor {PACKED}", where=given.where, fix=FORM)
-    known = {name: _known(given, name, least) for name, least in (("lengths", 1), ("loss", 0))}
-    ids = _known(given, "samples", 0) if _lists(content) else None
+        raise InputError(f"has neither devices nor {PACKED}", where=where, fix=FORM)
+    lengths = given.key("lengths").wholes(1, MOST) if content.get("lengths") else ()
+    loss = given.key("loss").wholes(0, MOST) if content.get("loss") else ()
+    by_row = lengths and isinstance(content.get("samples"), list)
+    samples = given.key("samples").wholes(0, MOST) if by_row else ()
     queue = [entry.wholes(0, MOST) for entry in given.key("queue", []).items()]
-    own = len(known["lengths"] or ())
-    plain = _planned(content["devices"], given.where, queued=bool(queue))
-    batches = [Batch(b.devices, known["lengths"], known["loss"], queue, own, ids or ()) for b in plain]
+    devices = content["devices"]
+    if queue and isinstance(devices, list) and devices and all(device == [] for device in devices):
+        minibatches: list[Lists] = [devices]  # all of which may begin with nothing of their own
+    else:
+        minibatches = _of_lists(devices, where, Dealing())
+    own = len(lengths)
+    return _numbered([Batch(d, lengths or None, loss or None, queue, own, samples) for d in minibatches], where)
+
+
+def _numbered(batches: list[Batch], where: str) -> list[Batch]:
+    """What their object says of samples it says of each."""
     last = max((sample for batch in batches for sample in batch.samples), default=0)
-    short = [name for name, values in (*known.items(), ("samples", ids)) if values and last >= len(values)]
-    if short:
-        raise InputError(f"sample {last} is not among its {short[0]}", where=given.where, fix="number them from 0")
+    one = batches[0]
+    for name, values in (("lengths", one.lengths), ("loss", one.loss), ("samples", one.rows)):
+        if values and last >= len(values):
+            raise InputError(f"sample {last} is not among its {name}", where=where, fix="number them from 0")
     return batches
 
 
-def _planned(devices: Any, where: str, *, queued: bool) -> list[Batch]:
-    """Where devices share a queue, all of them may begin with nothing of their own."""
-    bare = queued and isinstance(devices, list) and bool(devices) and all(device == [] for device in devices)
-    return [Batch(devices)] if bare else of_lists(devices, where, Dealing())
-
-
-def _lists(content: Mapping[str, Any]) -> bool:
-    """Whether it says by `samples` which rows its lengths are of, as schedule files do."""
-    return bool(content.get("lengths")) and isinstance(content.get("samples"), list)
-
-
-def _known(given: Given, name: str, least: int) -> tuple[int, ...] | None:
-    return given.key(name).wholes(least, MOST) if given.mapping().get(name) else None
-
-
-def with_lengths(batches: Sequence[Batch], length: Callable[[int], tuple[int, int | None]], where: str) -> list[Batch]:
-    """The same batches, whose samples are rows of a dataset. What a plan says of them itself, it was made for."""
-    return [_with_lengths(batch, length, where) for batch in batches]
-
-
-def _with_lengths(batch: Batch, length: Callable[[int], tuple[int, int | None]], where: str) -> Batch:
-    if batch.lengths and not batch.rows:
-        fix = "leave out --lengths, or list the samples' rows, too, as 'samples'"
-        raise InputError("lists lengths, and not which rows they are of", where=where, fix=fix)
-    try:
-        known = {sample: length(batch.row(sample)) for sample in sorted(set(batch.samples))}
-    except IndexError as error:
-        raise InputError(
-            f"sample {error.args[0]} is not among the lengths", where=where, fix="give those of the plan"
-        ) from None
-    lengths = {i: length for i, (length, _) in known.items()}
-    loss = {i: loss for i, (_, loss) in known.items() if loss is not None}
-    return replace(batch, lengths=batch.lengths or lengths, loss=batch.loss or loss or None, data=lengths)
-
-
-def with_images(batches: Sequence[Batch], has: Callable[[int], bool]) -> list[Batch]:
-    """The same batches, of whose samples it is known which have an image; `has` is asked for rows of the dataset."""
-    return [replace(batch, images={i: has(batch.row(i)) for i in set(batch.samples)}) for batch in batches]
+def with_lengths(
+    batches: Sequence[Batch], trace: Trace, where: str, images: NDArray[np.bool_] | None = None
+) -> list[Batch]:
+    """The same batches, whose samples are rows of a dataset, of which it may be known which have an image. What a plan
+    says of its samples itself, it was made for."""
+    known = []
+    for batch in batches:
+        if batch.lengths and not batch.rows:
+            fix = "leave out --lengths, or list the samples' rows, too, as 'samples'"
+            raise InputError("lists lengths, and not which rows they are of", where=where, fix=fix)
+        samples = sorted(set(batch.samples))
+        rows = [batch.row(sample) for sample in samples]
+        if beyond := [row for row in rows if row >= trace.size]:
+            raise InputError(f"sample {beyond[0]} is not among the lengths", where=where, fix="give those of the plan")
+        at = trace.rows(np.array(rows, np.int64))
+        lengths = dict(zip(samples, trace.lengths[at].tolist(), strict=True))
+        loss = None if trace.loss is None else dict(zip(samples, trace.loss[at].tolist(), strict=True))
+        seen = None if images is None else dict(zip(samples, images[at].tolist(), strict=True))
+        one = replace(batch, lengths=batch.lengths or lengths, loss=batch.loss or loss or None, data=lengths)
+        known.append(replace(one, images=seen))
+    return known

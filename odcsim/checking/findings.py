@@ -1,15 +1,24 @@
 """What is wrong with a plan, one kind at a time: the worst place of each, and in how many minibatches it is so."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from odcsim.checking.batches import Batch
-from odcsim.checking.unpaired import PATCHED, unpaired, way_out
 from odcsim.program import MEETING, Sync, sync_named
 from odcsim.support.numbers import counted
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
+KINDS = (
+    "devices", "counts", "queue", "empty device", "empty microbatch", "repeated", "missing", "over the limit",
+    "lengths", "no loss", "partial", "loss tokens",
+)  # fmt: skip
+PATCHED = (
+    "a trainer that runs its vision tower on a dummy image there pairs them, and so does one with the tower in the "
+    "root unit, frozen or under set_reduce_scatter_unused_params(True)"
+)
+Odd = tuple[str, str, float, str]  # a kind, its severity, how bad a minibatch is, and in which words
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,161 +50,119 @@ class Rules:
         return sync_named(self.under)
 
 
-Odd = tuple[float, str]  # how bad a minibatch is, and in which words
-
-
 def check(batches: Sequence[Batch], rules: Rules) -> list[PlanFinding]:
     """Errors first: what hangs or breaks a run. Warnings shift its loss. Notes are figures to know."""
     usual = Counter(len(batch.devices) for batch in batches).most_common(1)[0][0]
     full = max(len(batch.samples) for batch in batches)
-    kinds: dict[str, tuple[str, Callable[[int, Batch], Odd | None]]] = {
-        "devices": (ERROR, lambda _, b: _devices(b, usual)),
-        "counts": (ERROR, lambda _, b: _counts(b, rules)),
-        "queue": (ERROR, lambda _, b: _queue(b, rules)),
-        "empty device": (ERROR if rules.sync.meets else WARNING, lambda _, b: _empty_device(b)),
-        "empty microbatch": (ERROR, lambda _, b: _empty_microbatch(b)),
-        "repeated": (ERROR, lambda _, b: _repeated(b)),
-        "missing": (ERROR, lambda _, b: _missing(b)),
-        "over the limit": (ERROR, lambda _, b: _over(b, rules.max_tokens)),
-        "lengths": (WARNING, lambda _, b: _lengths(b)),
-        "no loss": (WARNING, lambda _, b: _no_loss(b)),
-        "partial": (WARNING, lambda _, b: _partial(b, full)),
-        "loss tokens": (NOTE, lambda _, b: _loss(b)),
-    }
-    found = [_worst(kind, severity, odd, batches) for kind, (severity, odd) in kinds.items()]
-    known = (finding for finding in found if finding)
-    every = [*known, *_unpaired(batches, rules), *_unseen(batches, rules.samples)]
-    return sorted(every, key=lambda finding: (ERROR, WARNING, NOTE).index(finding.severity))
-
-
-def _worst(
-    kind: str, severity: str, odd: Callable[[int, Batch], Odd | None], batches: Sequence[Batch]
-) -> PlanFinding | None:
-    seen = [
-        (badness, -number, text) for number, b in enumerate(batches) if (o := odd(number, b)) for badness, text in [o]
-    ]
-    if not seen:
-        return None
-    _, minus, text = max(seen)
-    return PlanFinding(kind, severity, -minus, len(seen), text)
-
-
-def _devices(batch: Batch, usual: int) -> Odd | None:
-    count = len(batch.devices)
-    return None if count == usual else (abs(count - usual), f"{count} devices where the others have {usual}")
-
-
-def _counts(batch: Batch, rules: Rules) -> Odd | None:
-    counts = [len(device) for device in batch.devices]
-    least, most = min(counts, default=0), max(counts, default=0)
-    if not rules.sync.meets or least == most or not least:
-        return None
-    few, many = counts.index(least), counts.index(most)
-    text = f"device {many} has {most} microbatches and device {few} {least}: {rules.under} sync waits for ever"
-    return most - least, f"{text}; even the counts, or run on-demand"
-
-
-def _queue(batch: Batch, rules: Rules) -> Odd | None:
-    if not batch.queue or rules.sync.queues:
-        return None
-    return len(batch.queue), f"{len(batch.queue)} microbatches in a shared queue, which {rules.under} sync cannot run"
-
-
-def _empty_device(batch: Batch) -> Odd | None:
-    empty = [number for number, device in enumerate(batch.devices) if not any(device)]
-    if not empty or batch.queue:
-        return None
-    others = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
-    return len(empty), f"device {empty[0]}{others} without samples"
-
-
-def _empty_microbatch(batch: Batch) -> Odd | None:
-    places = [(d, m) for d, device in enumerate(batch.devices) for m, mb in enumerate(device) if not mb and any(device)]
-    if not places:
-        return None
-    device, microbatch = places[0]
-    return len(places), f"microbatch {microbatch} of device {device} is empty: a mean over its tokens is not a number"
-
-
-def _repeated(batch: Batch) -> Odd | None:
-    wrong = {i: n for i, n in Counter(batch.samples).items() if n > 1}
-    if not wrong:
-        return None
-    sample = max(wrong, key=lambda i: wrong[i])
-    return len(wrong), f"sample {sample} comes {wrong[sample]} times; {len(wrong):,} samples do so"
-
-
-def _missing(batch: Batch) -> Odd | None:
-    """Of samples that the plan itself lists."""
-    if not batch.own:
-        return None
-    missing = set(range(batch.own)) - set(batch.samples)
-    return (len(missing), f"sample {min(missing)} is nobody's; {len(missing):,} samples are") if missing else None
-
-
-def _over(batch: Batch, limit: int) -> Odd | None:
-    if not limit or batch.lengths is None:
-        return None
-    tokens = {(d, m): batch.tokens(mb) for d, device in enumerate(batch.devices) for m, mb in enumerate(device)}
-    device, microbatch = max(tokens, key=lambda place: tokens[place], default=(0, 0))
-    most = tokens.get((device, microbatch), 0)
-    if most <= limit:
-        return None
-    over = sum(held > limit for held in tokens.values())
-    many = f"{over:,} {'is' if over == 1 else 'are'} over it"
-    return most, f"microbatch {microbatch} of device {device} holds {most:,} tokens, over {limit:,}; {many}"
-
-
-def _lengths(batch: Batch) -> Odd | None:
-    """Where the plan was made for other lengths than the data's, which somebody may have cut."""
-    if batch.data is None or batch.lengths is None:
-        return None
-    other = {i: (batch.lengths[i], length) for i, length in batch.data.items() if batch.lengths[i] != length}
-    if not other:
-        return None
-    sample, (planned, found) = next(iter(other.items()))
-    text = f"row {batch.row(sample)} has {planned:,} tokens in the plan and {found:,} in the lengths"
-    return len(other), f"{text}; {counted(len(other), 'sample')} {'differs' if len(other) == 1 else 'differ'}"
-
-
-def _no_loss(batch: Batch) -> Odd | None:
-    if batch.loss is None:
-        return None
-    none = [number for number, tokens in enumerate(_loss_of(batch)) if not tokens and any(batch.devices[number])]
-    return (len(none), f"device {none[0]} has no loss tokens: a mean over them is not a number") if none else None
-
-
-def _partial(batch: Batch, full: int) -> Odd | None:
-    size = len(batch.samples)
-    if not 0 < size < full:
-        return None
-    each = f"each weighs {full / size:.2f} times as much in its step"
-    return full / size, f"{counted(size, 'sample')} where the largest has {full:,}: {each}"
-
-
-def _loss(batch: Batch) -> Odd | None:
-    """How unequal devices are: an average of their means is not the mean over tokens."""
-    tokens = _loss_of(batch)
-    if not tokens or not all(tokens) or min(tokens) == max(tokens):
-        return None
-    ratio = max(tokens) / min(tokens)
-    what = "tokens" if batch.loss is None else "loss tokens"
-    text = f"devices have {min(tokens):,} to {max(tokens):,} {what}, {ratio:.2f} times"
-    return ratio, f"{text}: the mean of their mean losses is not the mean over tokens"
-
-
-def _loss_of(batch: Batch) -> list[int]:
-    known = batch.loss if batch.loss is not None else batch.lengths
-    if known is None:
-        return []
-    return [sum(known[i] for microbatch in device for i in microbatch) for device in batch.devices]
-
-
-def _unseen(batches: Sequence[Batch], samples: int) -> Iterator[PlanFinding]:
+    places: defaultdict[tuple[str, str], list[tuple[float, int, str]]] = defaultdict(list)
+    for number, batch in enumerate(batches):
+        for kind, severity, badness, text in (*_breaking(batch, usual, rules), *_shifting(batch, full)):
+            places[kind, severity].append((badness, -number, text))
+    found = []
+    for kind, severity in sorted(places, key=lambda place: KINDS.index(place[0])):
+        _, minus, text = max(places[kind, severity])
+        found.append(PlanFinding(kind, severity, -minus, len(places[kind, severity]), text))
+    found += _unpaired(batches, rules)
     seen = {batch.row(i) for batch in batches for i in batch.samples}
-    if samples and len(seen) < samples:
-        text = f"{samples - len(seen):,} of {samples:,} samples are in no minibatch"
-        yield PlanFinding("unseen", NOTE, len(batches) - 1, 1, text)
+    if rules.samples and len(seen) < rules.samples:
+        text = f"{rules.samples - len(seen):,} of {rules.samples:,} samples are in no minibatch"
+        found.append(PlanFinding("unseen", NOTE, len(batches) - 1, 1, text))
+    return sorted(found, key=lambda finding: (ERROR, WARNING, NOTE).index(finding.severity))
+
+
+def _breaking(batch: Batch, usual: int, rules: Rules) -> Iterator[Odd]:
+    """What hangs or breaks a run. `usual`: devices of most minibatches."""
+    devices, counts = batch.devices, [len(device) for device in batch.devices]
+    if len(devices) != usual:
+        text = f"{len(devices)} devices where the others have {usual}"
+        yield "devices", ERROR, abs(len(devices) - usual), text
+    least, most = min(counts, default=0), max(counts, default=0)
+    if rules.sync.meets and 0 < least < most:
+        text = f"device {counts.index(most)} has {most} microbatches and device {counts.index(least)} {least}: "
+        text += f"{rules.under} sync waits for ever; even the counts, or run on-demand"
+        yield "counts", ERROR, most - least, text
+    if batch.queue and not rules.sync.queues:
+        text = f"{len(batch.queue)} microbatches in a shared queue, which {rules.under} sync cannot run"
+        yield "queue", ERROR, len(batch.queue), text
+    idle = [number for number, device in enumerate(devices) if not any(device)]
+    if idle and not batch.queue:
+        text = f"device {idle[0]}{f' and {len(idle) - 1} more' if len(idle) > 1 else ''} without samples"
+        yield "empty device", ERROR if rules.sync.meets else WARNING, len(idle), text
+    places = {(d, m): mb for d, device in enumerate(devices) for m, mb in enumerate(device)}
+    if empty := [(d, m) for (d, m), mb in places.items() if not mb and any(devices[d])]:
+        d, m = empty[0]
+        text = f"microbatch {m} of device {d} is empty: a mean over its tokens is not a number"
+        yield "empty microbatch", ERROR, len(empty), text
+    times = Counter(batch.samples)
+    if again := {sample: n for sample, n in times.items() if n > 1}:
+        most_often = max(again, key=lambda i: again[i])
+        text = f"sample {most_often} comes {again[most_often]} times; {len(again):,} samples do so"
+        yield "repeated", ERROR, len(again), text
+    if missing := set(range(batch.own)) - set(times):  # of samples that the plan itself lists
+        yield "missing", ERROR, len(missing), f"sample {min(missing)} is nobody's; {len(missing):,} samples are"
+    if rules.max_tokens and batch.lengths is not None:
+        tokens = {place: batch.tokens(mb) for place, mb in places.items()}
+        over = {place: held for place, held in tokens.items() if held > rules.max_tokens}
+        if over:
+            d, m = max(over, key=lambda place: over[place])
+            many = f"{len(over):,} {'is' if len(over) == 1 else 'are'} over it"
+            text = f"microbatch {m} of device {d} holds {over[d, m]:,} tokens, over {rules.max_tokens:,}; {many}"
+            yield "over the limit", ERROR, over[d, m], text
+
+
+def _shifting(batch: Batch, full: int) -> Iterator[Odd]:
+    """What shifts the loss, and how unequal devices are. `full`: samples of the largest minibatch."""
+    lengths, data = batch.lengths or {}, batch.data or {}
+    # Where the plan was made for other lengths than the data's, which somebody may have cut.
+    if other := [i for i, length in data.items() if lengths[i] != length]:
+        first = other[0]
+        text = f"row {batch.row(first)} has {lengths[first]:,} tokens in the plan and {data[first]:,} in the lengths"
+        text += f"; {counted(len(other), 'sample')} {'differs' if len(other) == 1 else 'differ'}"
+        yield "lengths", WARNING, len(other), text
+    known = batch.lengths if batch.loss is None else batch.loss
+    tokens = [] if known is None else [sum(known[i] for mb in device for i in mb) for device in batch.devices]
+    none = [number for number, sums in enumerate(tokens) if not sums and any(batch.devices[number])]
+    if none and batch.loss is not None:
+        yield "no loss", WARNING, len(none), f"device {none[0]} has no loss tokens: a mean over them is not a number"
+    if 0 < (size := len(batch.samples)) < full:
+        text = f"{counted(size, 'sample')} where the largest has {full:,}: "
+        yield "partial", WARNING, full / size, f"{text}each weighs {full / size:.2f} times as much in its step"
+    if tokens and 0 < min(tokens) < max(tokens):
+        ratio, what = max(tokens) / min(tokens), "tokens" if batch.loss is None else "loss tokens"
+        text = f"devices have {min(tokens):,} to {max(tokens):,} {what}, {ratio:.2f} times"
+        yield "loss tokens", NOTE, ratio, f"{text}: the mean of their mean losses is not the mean over tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaired:
+    """`device` has no image in the `microbatch` in which `other` has one: it skips a vision tower that the other runs.
+    Collectives pair by their order, so that from there on each device's transfers meet other ones of its peers."""
+
+    minibatch: int
+    microbatch: int
+    device: int
+    other: int
+
+    def __str__(self) -> str:
+        return f"microbatch {self.microbatch} of device {self.device} has no image where device {self.other} has one"
+
+
+def unpaired(batches: Sequence[Batch]) -> list[Unpaired]:
+    """In the order in which they run."""
+    return [
+        Unpaired(number, microbatch, device, has.index(True))
+        for number, batch in enumerate(batches)
+        for microbatch, has in enumerate(zip_longest(*_images(batch)))
+        if True in has
+        for device, one in enumerate(has)
+        if one is False
+    ]
+
+
+def _images(batch: Batch) -> list[list[bool]]:
+    """Whether there is an image in each device's microbatches."""
+    has = batch.images or {}
+    return [[any(has.get(i, False) for i in part) for part in device] for device in batch.devices]
 
 
 def _unpaired(batches: Sequence[Batch], rules: Rules) -> Iterator[PlanFinding]:
@@ -206,8 +173,21 @@ def _unpaired(batches: Sequence[Batch], rules: Rules) -> Iterator[PlanFinding]:
     minibatch, minibatches = found[0].minibatch, len({one.minibatch for one in found})
     text = f"{found[0]}, the first of {len(found):,} such" if len(found) > 1 else str(found[0])
     if rules.sync.meets:
-        text = f"{text}: {rules.under} sync cannot pair their transfers; {way_out(batches, found)}"
+        text = f"{text}: {rules.under} sync cannot pair their transfers; {_way_out(batches, found)}"
         yield PlanFinding("unpaired", ERROR, minibatch, minibatches, text)
         yield PlanFinding("patched", NOTE, minibatch, minibatches, PATCHED)
     else:
         yield PlanFinding("unpaired", NOTE, minibatch, minibatches, f"{text}: {rules.under} sync has nothing to pair")
+
+
+def _way_out(batches: Sequence[Batch], found: Sequence[Unpaired]) -> str:
+    """What pairs them: another order of what each device has, another deal, or nothing but on-demand."""
+    places = sorted({one.minibatch for one in found})
+    if all(len({sum(device) for device in _images(batches[place])}) == 1 for place in places):
+        return "run on-demand, or let every device begin with its microbatches that have images"
+    for place in places:
+        devices, samples = len(batches[place].devices), sum((batches[place].images or {}).values())
+        if samples < devices:
+            few = f"of minibatch {place} too few samples have images ({samples}) for {devices} devices"
+            return f"run on-demand, since {few}"
+    return "run on-demand, or deal so that in each microbatch all devices have an image or none has"

@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from odcsim.checking.asking import check
+    from odcsim.checking.plan_check import check
 
     how = "lengths column skip_bad images max_tokens devices accumulate sync strict".split()
     found = check(args.plan, **{name: getattr(args, name) for name in how})

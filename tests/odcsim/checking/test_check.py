@@ -4,6 +4,7 @@ import io
 import json
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -12,11 +13,11 @@ from rowfiles import write
 import odcsim
 from odcsim import schedule
 from odcsim.balance import BALANCERS
-from odcsim.checking.batches import Batch, Dealing, of_lists, of_object, with_lengths
+from odcsim.checking.batches import Batch, Dealing, of_value, with_lengths
 from odcsim.checking.findings import Rules, check
 from odcsim.cli import main
 from odcsim.errors import InputError
-from odcsim.support.checked import Given
+from odcsim.trace import Trace
 
 EVEN, UNEVEN, APART = [[[0, 1], [2]], [[3], [4, 5]]], [[[0], [1]], [[2]]], Rules("on-demand")
 LENGTHS = [10, 20, 30, 40, 50, 60]
@@ -66,9 +67,9 @@ def test_counts_are_even_or_found(sizes):
 
 def test_batches_in_a_row_are_dealt_in_turn():
     """A part at the end fails where it is asked to."""
-    first, last = of_lists([[0, 1], [2], [3], [4, 5], [6], [7]], "a", Dealing(2, 2))
+    first, last = of_value([[0, 1], [2], [3], [4, 5], [6], [7]], "a", Dealing(2, 2))
     assert (first.devices, last.devices) == ([[[0, 1], [3]], [[2], [4, 5]]], [[[6]], [[7]]])
-    assert of_lists([[0, 1], [2]], "a", Dealing())[0].devices == [[[0, 1]], [[2]]]
+    assert of_value([[0, 1], [2]], "a", Dealing())[0].devices == [[[0, 1]], [[2]]]
     assert odcsim.check([[0, 1], [2], [3], [4, 5]], devices=2, accumulate=2).ok
     plan = [[0, 1], [2, 3], [4], [5]]
     assert [odcsim.check(plan, devices=2, strict=strict).ok for strict in (False, True)] == [True, False]
@@ -82,6 +83,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
     max_leaves=8,
 )
+FIVES = Trace("t", np.full(10, 5), loss=np.full(10, 5))
 NUMBERS = st.lists(st.integers(1, 9), max_size=3) | ANYTHING
 KNOWN = st.fixed_dictionaries(
     {"devices": st.just([[[0]], [[1]]]) | ANYTHING},
@@ -95,7 +97,7 @@ KNOWN = st.fixed_dictionaries(
 @given(KNOWN)
 def test_whatever_a_plan_holds_is_checked_or_refused_in_a_line(content):
     try:
-        batches = with_lengths(of_object(Given("", content, "p.json"), Dealing()), lambda _: (5, 5), "p.json")
+        batches = with_lengths(of_value(content, "p.json", Dealing()), FIVES, "p.json")
         printed = [finding.line for finding in check(batches, Rules("on-demand", 10, 5))]
     except InputError as error:
         printed = [str(error)]

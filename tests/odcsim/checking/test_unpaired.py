@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.checking.batches import Batch
-from odcsim.checking.findings import Rules, check
-from odcsim.checking.unpaired import unpaired
+from odcsim.checking.findings import Rules, check, unpaired
 from odcsim.cli import main
 from odcsim.schedule import Header, Schedule, ScheduleFile, write
 

@@ -11,7 +11,7 @@ from every_command import commands
 
 import odc_engine.cli
 import odcsim.cli
-from odcsim.checking.asking import check
+from odcsim.checking.plan_check import check
 from odcsim.cli import COMMANDS, main
 from odcsim.cli.completion import script
 from odcsim.decide.fitted import fit

@@ -1,8 +1,7 @@
-"""A plan held against what hangs a run, for who asks: of a command line by paths, in Python by the plan itself, too."""
+"""A plan held against what hangs a run: of a command line by paths, in Python by the plan itself, too."""
 
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from odcsim.balance import BALANCERS
 from odcsim.balance.library import Plan
-from odcsim.checking import findings, plan_file
-from odcsim.checking.batches import Batch, Dealing, with_images, with_lengths
+from odcsim.checking import findings
+from odcsim.checking.batches import Batch, Dealing, of_schedules, of_value, read, with_lengths
 from odcsim.checking.findings import ERROR, NOTE, PlanFinding, Rules
 from odcsim.errors import InputError, nearest
 from odcsim.program import MEETING, ONE_SIDED, SYNC_TABLE
@@ -28,7 +27,6 @@ from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted
 from odcsim.trace import Trace
 
-HEAD = 1 << 20  # characters of a schedule file's first line
 GIVEN = "plan"  # where it stands that is no file
 
 
@@ -58,9 +56,8 @@ class PlanCheck(Glanced):
     def summary(self) -> str:
         counts = [len(device) for batch in self.batches for device in batch.devices]
         spread = "" if min(counts) == max(counts) else f"{min(counts)} to "
-        held = f"{counted(len(self.batches), 'minibatch')} on {counted(len(self.batches[0].devices), 'device')}"
-        under = "" if self.named else f", {self.sync}"
-        shape = f"{held}, {spread}{counted(max(counts), 'microbatch')} each{under}"
+        shape = f"{counted(len(self.batches), 'minibatch')} on {counted(len(self.batches[0].devices), 'device')}"
+        shape += f", {spread}{counted(max(counts), 'microbatch')} each{'' if self.named else f', {self.sync}'}"
         shape += f", at most {self.max_tokens:,} tokens in one" if self.max_tokens else ""
         return f"{shape}: {'nothing that hangs it' if self.ok else counted(len(self.wrong), 'finding')}"
 
@@ -70,8 +67,8 @@ class PlanCheck(Glanced):
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim check --json` prints it."""
-        held = {"schema": 1, "plan": self.plan, "sync": self.sync, "minibatches": len(self.batches), "ok": self.ok}
-        return held | {"findings": self.records()}
+        told = {"schema": 1, "plan": self.plan, "sync": self.sync, "minibatches": len(self.batches), "ok": self.ok}
+        return told | {"findings": self.records()}
 
     def records(self) -> list[dict[str, Any]]:
         """Its findings, flat."""
@@ -107,28 +104,25 @@ def check(
             raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=f"give a whole number from {least}")
     if sync is not None and sync not in (known := CHOICES["sync"].values):
         raise InputError(f"--sync is {sync!r:.40}", fix=nearest(str(sync), list(known)))
-    where, batches, own = _read(plan, Dealing(devices, accumulate))
+    where, dealing, balancer = GIVEN, Dealing(devices, accumulate), ""
+    if isinstance(plan, str | os.PathLike):
+        where = os.fspath(plan)
+        batches, balancer = read(where, dealing)
+    elif isinstance(plan, ScheduleFile):
+        batches, balancer = of_schedules(plan.schedules, where), plan.header.balancer
+    else:
+        batches = of_value(_plain(plan.devices if isinstance(plan, Plan) else plan), where, dealing)
     if images is not None and lengths is None:
         raise InputError(f"--images {images} without --lengths", fix="give the file that has the column")
-    size, trace = 0, None
+    trace = None
     if lengths is not None:
         trace = _trace(lengths, {"column": column, "skip_bad": skip_bad}, images)
-        batches, size = _with_lengths(batches, where, trace, lengths, images), trace.size
+        seen = None if images is None else images_of(os.fspath(lengths), images, trace)  # type: ignore[arg-type]
+        batches = with_lengths(batches, trace, where, seen)
+    own = "" if all(b.suits(SYNC_TABLE[MEETING]) for b in BALANCERS if b.name == balancer) else ONE_SIDED
     under = sync or own or MEETING
-    found = findings.check(batches, Rules(under, max_tokens, size))
+    found = findings.check(batches, Rules(under, max_tokens, 0 if trace is None else trace.size))
     return PlanCheck(where, under, sync is not None or not own, strict, tuple(batches), tuple(found), trace, max_tokens)
-
-
-def _read(plan: Any, dealing: Dealing) -> tuple[str, list[Batch], str]:
-    """Where it stands, its minibatches, and the sync that it is for, where it is for no other."""
-    if isinstance(plan, str | os.PathLike):
-        path = os.fspath(plan)
-        return path, plan_file.read(path, dealing), _of_file(path)
-    if isinstance(plan, ScheduleFile):
-        lines = [schedule.as_json() for schedule in plan.schedules]
-        batches = [batch for line in lines for batch in plan_file.of_value(_plain(line), GIVEN, dealing)]
-        return GIVEN, batches, _for(plan.header.balancer)
-    return GIVEN, plan_file.of_value(_plain(plan.devices if isinstance(plan, Plan) else plan), GIVEN, dealing), ""
 
 
 def _plain(value: Any) -> Any:
@@ -150,37 +144,3 @@ def _trace(given: Any, how: Mapping[str, Any], images: str | None) -> Trace:
     read = load(given if isinstance(given, str) else Path(given), **how) if named else given
     trace = read if isinstance(read, Trace) else Trace("lengths", whole_numbers("length", read, 1))
     return in_places(trace, os.fspath(given) if named else trace.name)
-
-
-def _with_lengths(batches: list[Batch], plan: str, trace: Trace, given: Any, images: str | None) -> list[Batch]:
-    at = _places(trace)
-
-    def row(sample: int) -> tuple[int, int | None]:
-        return int(trace.lengths[at(sample)]), None if trace.loss is None else int(trace.loss[at(sample)])
-
-    found = with_lengths(batches, row, plan)
-    if images is not None:
-        seen = images_of(os.fspath(given), images, trace)
-        found = with_images(found, lambda sample: bool(seen[at(sample)]))
-    return found
-
-
-def _places(trace: Trace) -> Callable[[int], int]:
-    def at(sample: int) -> int:
-        if sample >= trace.size:
-            raise IndexError(sample)
-        return int(trace.rows(np.array([sample]))[0])
-
-    return at
-
-
-def _of_file(path: str) -> str:
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            return _for(json.loads(file.readline(HEAD)).get("balancer"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return ""
-
-
-def _for(balancer: Any) -> str:
-    return "" if all(b.suits(SYNC_TABLE[MEETING]) for b in BALANCERS if b.name == balancer) else ONE_SIDED
