@@ -1,4 +1,4 @@
-"""Pictures of what the engine measures: how fast bytes move, and what training comes to."""
+"""Pictures of what the engine measures: how fast bytes move, what training comes to, how near a prediction was."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from odcsim.plots.style import AXIS, BLUE, COLOURS, GREY, INK, SKY, figure
+from odcsim.plots.style import AXIS, BLUE, COLOURS, DOTTED, GREY, INK, SKY, figure
 
 _WAYS = {
     "memcpy, all": (INK, "dot"),
@@ -31,13 +31,9 @@ _CURVES = {
 def bandwidth(rates: Sequence[Mapping[str, Any]], hardware: str) -> go.Figure:
     """Rates over sizes, a panel for each number of devices, both axes logarithmic."""
     devices = sorted({r["devices"] for r in rates})
-    drawn = make_subplots(
-        rows=1,
-        cols=len(devices),
-        shared_yaxes=True,
-        horizontal_spacing=0.03,
-        subplot_titles=[f"{n} devices" for n in devices],
-    )
+    titles = [f"{n} devices" for n in devices]
+    look = {"shared_yaxes": True, "horizontal_spacing": 0.03, "subplot_titles": titles}
+    drawn = make_subplots(rows=1, cols=len(devices), **look)
     subtitle = f"bytes of the full tensor over the time of the slowest device; {escape(hardware)}"
     title = "How fast do gathers and pushes move bytes?"
     drawn.update_layout(figure(title, subtitle, x="", height=520).layout)
@@ -85,3 +81,25 @@ def convergence(curves: Mapping[str, Sequence[float]]) -> go.Figure:
     drawn.update_yaxes(title="loss (nats per token)", row=1)
     drawn.update_yaxes(title="distance", type="log", exponentformat="power", row=2)
     return drawn.update_xaxes(title="minibatch", row=2)
+
+
+def agreement(predicted: Sequence[float], measured: Sequence[float], noise: Sequence[float] = ()) -> go.Figure:
+    """A dot per minibatch; `noise` is the widest gap between two runs of each, as a fraction, where there were two."""
+    words = "a dot per minibatch; on the line both are the same, above it the prediction is too long"
+    title = "Predicted against measured makespan"
+    drawn = figure(title, words, x="measured (s)", y="predicted (s)", height=520)
+    ends = [0.95 * min(*predicted, *measured), 1.05 * max(*predicted, *measured)]
+    drawn.add_scatter(x=ends, y=ends, mode="lines", line=DOTTED, name="the same", hoverinfo="skip")
+    spans = {"type": "data", "array": [m * n / 2 for m, n in zip(measured, noise, strict=True)]} if noise else None
+    drawn.add_scatter(
+        x=list(measured),
+        y=list(predicted),
+        mode="markers",
+        marker={"color": BLUE, "size": 9, "line": {"width": 1, "color": COLOURS["forward"]}},
+        name="minibatches",
+        customdata=[(number, 100 * (p / m - 1)) for number, (p, m) in enumerate(zip(predicted, measured, strict=True))],
+        hovertemplate="minibatch %{customdata[0]}<br>measured %{x:.4g} s, predicted %{y:.4g} s"
+        "<br>error %{customdata[1]:+.1f} %<extra></extra>",
+        error_x=spans,
+    )
+    return drawn

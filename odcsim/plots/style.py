@@ -1,12 +1,9 @@
 """One palette and one look for every picture: readable on white and on black, and without telling red from green."""
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
-
-from odcsim.results.summary import Row
 
 INK = "#767676"  # 4.5 : 1 on white, 4.2 : 1 on #111
 HEAD = 112  # pixels above a figure: its title, what it says beneath, and a legend
@@ -41,7 +38,7 @@ NAMES = {
     "other": "other (fixed costs, optimizer)",
 }
 HATCHED = {"wait_inside": "/", "wait_end": "\\"}
-
+DOTTED = {"color": INK, "dash": "dot", "width": 1.5}  # a line of what is compared with
 
 AXIS: dict[str, Any] = {"automargin": True, "gridcolor": GRID, "zeroline": False, "linecolor": GRID}
 _NAMED = AXIS | {"title": {"font": {"size": 12}}}
@@ -82,24 +79,20 @@ def layout(title: str, subtitle: str, *, x: str, height: int, y: str = "") -> di
     }
 
 
-def marker(kind: str) -> dict[str, Any]:
-    """A bar's fill: solid for what a device does, hatched for what it waits for others."""
-    colour = COLOURS[kind]
-    if kind not in HATCHED:
+def fill(colour: str, hatch: str = "") -> dict[str, Any]:
+    """Of a bar: solid for what a device does, hatched for what it waits for others."""
+    if not hatch:
         return {"color": colour, "line": {"width": 0}}
-    pattern = {"shape": HATCHED[kind], "fgcolor": colour, "bgcolor": "rgba(0,0,0,0)", "size": 6, "solidity": 0.35}
+    pattern = {"shape": hatch, "fgcolor": colour, "bgcolor": "rgba(0,0,0,0)", "size": 6, "solidity": 0.35}
     return {"color": colour, "pattern": pattern, "line": {"width": 0.6, "color": colour}}
 
 
-def label(row: Row) -> str:
-    name = escape(f"{row.sync} + {row.balancer}")
-    return f"<b>{name}</b>" if row.one_sided else name
+def marker(kind: str) -> dict[str, Any]:
+    return fill(COLOURS[kind], HATCHED.get(kind, ""))
 
 
-def by_speed(rows: Sequence[Row]) -> list[Row]:
-    """The slowest first: plotly draws bars from the bottom up."""
-    return sorted(rows, key=lambda r: r.makespan_seconds)[::-1]
-
-
-def find(rows: Sequence[Row], balancer: str, sync: str) -> Row | None:
-    return next((r for r in rows if (r.balancer, r.sync) == (balancer, sync)), None)
+def whiskers(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> dict[str, Any]:
+    """Whiskers from the low ends to the high ones."""
+    above = [end - value for end, value in zip(high, values, strict=True)]
+    below = [value - end for end, value in zip(low, values, strict=True)]
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5, "width": 4}

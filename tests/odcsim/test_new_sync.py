@@ -54,12 +54,11 @@ def compared(house):
     return house.told("""
 from odcsim.decide.answer import answer
 from odcsim.plots import rows
-from odcsim.plots.style import label
 found = odcsim.compare(odcsim.ask(trace, model, **asked))
 basis = answer(found)
 said(rows=found.as_json()["rows"], verdict=found.sentences()[0], glance=repr(found), lead=basis.over_rival,
      best=basis.best.pair, rival=basis.rival.pair, pays=basis.pays, title=rows.speedups(found.rows).layout.title.text,
-     bold=[row.pair for row in found.rows if label(row).startswith("<b>")])
+     bold=[row.pair for row in found.rows if rows.label(row).startswith("<b>")])
 """)
 
 

@@ -10,7 +10,7 @@ from odcsim.decide.break_even import lead, network, planned
 from odcsim.decide.break_even_words import sentence
 from odcsim.decide.comparison import Comparison, compare, pairs
 from odcsim.decide.setting import Drawn, Setting, assign
-from odcsim.plots.pair import panels
+from odcsim.plots.gantt import panels
 from odcsim.results import summary
 from odcsim.results.summary import priced
 from odcsim.schedule import ScheduleFile

@@ -10,7 +10,7 @@ from odcsim.decide.answer import NOTABLE
 from odcsim.decide.break_even import Curve, here
 from odcsim.decide.setting import Setting
 from odcsim.decide.weights import Regret
-from odcsim.plots.leads import lead
+from odcsim.plots.rows import lead
 from odcsim.show.pages import page
 from odcsim.support.files import write_text
 

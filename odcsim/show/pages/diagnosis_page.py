@@ -6,7 +6,7 @@ import odcsim
 from odcsim import plots
 from odcsim.decide.diagnosis import columns, words
 from odcsim.decide.diagnosis.asking import Diagnosis
-from odcsim.plots.ran_step import ran_step, worst
+from odcsim.plots.diagnosis import ran_step, worst
 from odcsim.show.pages import page
 from odcsim.support.files import write_text
 from odcsim.support.numbers import from_to, ratio, unit

@@ -27,11 +27,9 @@ from odcsim.executors import analytic
 from odcsim.executors.simulation import simulate
 from odcsim.observed.run import Doing, RanStep
 from odcsim.plots import diagnosis, style
-from odcsim.plots.axis import NEAR, axis
+from odcsim.plots.diagnosis import MOST, PIECES, choose, coarse, ran_step, worst
 from odcsim.plots.gantt import MOST_DEVICES, bars, idle
-from odcsim.plots.labels import around, beside, places
-from odcsim.plots.pareto import Priced, front, pareto
-from odcsim.plots.ran_step import MOST, PIECES, chosen, coarse, ran_step, worst
+from odcsim.plots.pareto import NEAR, Priced, around, axis, beside, front, pareto, places
 from odcsim.plots.rows import ceiling
 from odcsim.plots.svg import LEFT, RIGHT, WIDTH, svg
 from odcsim.results import metrics
@@ -341,7 +339,7 @@ def test_a_step_of_many_ranks_is_a_few_hundred_bars_of_both_ends():
     assert sum(len(bars.y) for bars in figure.data) <= max(PIECES, 24 * MOST)
     assert f"{MOST} of 128" in figure.layout.title.subtitle.text
     tracks = [track(r, [int(Doing.COMPUTE), int(Doing.MEETING)], [0.0, 1.0 + r, 200.0]) for r in range(128)]
-    picked = {one.rank for one in chosen(tracks)}
+    picked = {one.rank for one in choose(tracks)}
     assert {0, 127} <= picked
     assert len(picked) == MOST
 
@@ -400,7 +398,7 @@ def test_a_slider_moves_the_picture(displayed):
 
 def test_without_what_sliders_and_images_need(displayed, monkeypatch):
     """The picture stays; images are refused."""
-    monkeypatch.setattr(sys.modules["odcsim.plots.notebook"], "find_spec", lambda _: None)
+    monkeypatch.setattr(sys.modules["odcsim.plots.html"], "find_spec", lambda _: None)
     plots.notebook()
     plots.slide(high, height=(2, 1, 3))
     assert len(displayed) == 2
