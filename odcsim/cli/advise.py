@@ -53,7 +53,7 @@ def _run(args: argparse.Namespace) -> None:
     with progress("searching", len(wish.gpus) * len(wish.devices)) as advance:
         advice = searched(wish, advance=advance)
     if args.html is not None:
-        from odcsim.show.pages.advice_page import write_advice
+        from odcsim.show.pages.answer_pages import write_advice
 
         write_advice(advice, args.html)
     if args.json:

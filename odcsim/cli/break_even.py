@@ -36,7 +36,7 @@ def _run(args: argparse.Namespace) -> None:
         found = changed(asked, advance=advance)
     setting, limited, made, ways_out = found.setting, found.limited, found.curves, found.ways_out
     if args.html is not None:
-        from odcsim.show.pages.break_even_page import write_break_even
+        from odcsim.show.pages.answer_pages import write_break_even
 
         write_break_even(setting, made, found.regrets, args.html, ways_out, limited=limited)
     if args.json:

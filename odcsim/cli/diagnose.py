@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> None:
     with shares("reading") as advance:
         found = diagnosed(given, args.sources, args.lengths, advance=advance)
     if args.html is not None:
-        from odcsim.show.pages.diagnosis_page import write_diagnosis
+        from odcsim.show.pages.answer_pages import write_diagnosis
 
         write_diagnosis(found, args.html)
     if args.json:

@@ -10,9 +10,9 @@ from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, sweep_max_tokens
 from odcsim.question import Question
 from odcsim.reading import load
-from odcsim.show.pages.advice_page import write_advice
-from odcsim.show.pages.diagnosis_page import write_diagnosis
-from odcsim.show.pages.report import write_report, write_timelines
+from odcsim.show.pages.answer_pages import write_advice, write_diagnosis
+from odcsim.show.pages.report import write_report
+from odcsim.show.pages.timelines_page import write_timelines
 
 pytestmark = pytest.mark.browser
 

@@ -16,7 +16,7 @@ from odcsim.results.summary import priced
 from odcsim.schedule import ScheduleFile
 from odcsim.show.explore.asked import ROWS, Asked, rows
 from odcsim.show.pages import report as pages
-from odcsim.show.pages.opening import advice
+from odcsim.show.pages.report import advice
 from odcsim.support.remembered import remembered
 
 PLANNED = 2**18  # samples of plans that are remembered, each by some ten balancers: some 300 MB

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
+import odcsim
+from odcsim import plots
+
 # Nothing may be fetched, whatever a later change puts into the page.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
@@ -21,6 +24,12 @@ def document(title: str, body: Iterable[str], *, script: str = "") -> str:
             f"</main>\n{script}\n</body>\n</html>\n",
         )
     )
+
+
+def with_figures(title: str, body: Iterable[str], rests: str = "") -> str:
+    """A document that can show figures, and ends with what made it; `rests` is HTML behind that."""
+    footer = f"<footer><p>odcsim {odcsim.__version__}{rests}</p></footer>"
+    return document(title, [*body, footer], script=plots.script())
 
 
 def style() -> str:

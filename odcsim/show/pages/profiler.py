@@ -13,7 +13,7 @@ from pathlib import Path
 
 from odcsim.program import COMPUTE, Step
 from odcsim.results.slices import View, kind_of, view
-from odcsim.show.pages.events import TRACKS, Event, nanoseconds
+from odcsim.show.pages.perfetto import TRACKS, Event, nanoseconds
 from odcsim.support.files import check_new_folder, scratch, telling
 from odcsim.timeline import Timeline
 
@@ -31,12 +31,12 @@ def write(timeline: Timeline, folder: Path | str, minibatches: Sequence[int]) ->
     with telling(folder), scratch(f".{folder.name[:40]}.", folder.parent) as made:
         (draft := made / "draft").mkdir()
         for device in range(timeline.about.devices):
-            found = list(events(timeline, minibatches, device))
+            every = list(events(timeline, minibatches, device))
             about = {"backend": "nccl", "rank": device, "world_size": timeline.about.devices}
-            content = {"schemaVersion": 1, "distributedInfo": about, "traceEvents": found}
+            content = {"schemaVersion": 1, "distributedInfo": about, "traceEvents": every}
             text = json.dumps(content, allow_nan=False).encode()  # readers look for the space after "rank":
             (draft / f"device-{device}.json.gz").write_bytes(gzip.compress(text, mtime=0))
-            total += len(found)
+            total += len(every)
         draft.rename(folder)
     return total
 

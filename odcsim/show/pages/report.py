@@ -2,29 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 
-import numpy as np
-
-import odcsim
 from odcsim import plots
 from odcsim.decide import answer, answer_words, setting_words
 from odcsim.decide.answer import Basis
+from odcsim.decide.answer_words import dollars_between, hours_between, spent_dollars, spent_hours
 from odcsim.decide.comparison import Comparison, inputs
 from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
-from odcsim.plots.svg import svg
 from odcsim.recipe import ASKED, PART
-from odcsim.results import metrics, summary
-from odcsim.show.pages import choice, idling, page
-from odcsim.show.pages.opening import opening, question
+from odcsim.results import summary
+from odcsim.results.summary import Row
+from odcsim.show.pages import page
 from odcsim.support.checked import expect
 from odcsim.support.files import write_text
-from odcsim.support.numbers import counted, from_to, ratio
-from odcsim.timeline import Timeline
+from odcsim.support.numbers import counted, duration, finer, from_to, hours, money, ratio
 
-ASSUMPTIONS = "docs/model"
+RESTS = ". What the model assumes, and what it leaves out: <code>docs/model</code> of odcsim's repository"
+RESTS += " beside its source."
 
 
 def write_report(
@@ -40,108 +36,124 @@ def write_report(
 
 
 def report(comparison: Comparison, sweep: Sequence[tuple[int, Comparison]] = (), epochs: float | None = None) -> str:
-    comparison, sweep = _over(comparison, epochs), [(limit, _over(other, epochs)) for limit, other in sweep]
+    if epochs is not None:
+        sweep = [(limit, _over(other, epochs)) for limit, other in sweep]
+        comparison = _over(comparison, epochs)
     reply = answer.answer(comparison)
-    basis = answer_words.basis(comparison)
+    cost, trace = comparison.setting.cost, comparison.setting.trace
+    where = f"{cost.cluster.gpus} x {cost.profile.gpu}"
+    title = f"How to train {cost.model.name} on {where}, with lengths like those of {trace.name}?"
+    order = "In order of speed. Marked: the row to choose, and collective + lb-micro."
     body = [
-        *opening(comparison, reply),
+        page.heading(title, 1),
+        *_opening(comparison, reply),
         page.heading("Every balancer under every sync"),
-        page.paragraph(f"{basis} In order of speed. Marked: the row to choose, and collective + lb-micro.", "note"),
-        *choice.rows(comparison, reply),
+        page.paragraph(f"{answer_words.basis(comparison)} {order}", "note"),
+        *_rows(comparison, reply),
         plots.embed(plots.speedups(comparison.rows), "speedups"),
         plots.embed(plots.idle(comparison.rows), "idle"),
         *_pair(comparison, reply),
-        *_sweep(sweep),
+        *(_sweep(sweep) if sweep else []),
         *_memory(reply),
         page.heading("Your lengths"),
-        plots.embed(plots.lengths(comparison.setting.trace), "lengths"),
+        plots.embed(plots.lengths(trace), "lengths"),
         *_origins(comparison),
     ]
-    return page.document(question(comparison), body, script=plots.script())
+    return page.with_figures(title, body, RESTS)
 
 
-def _over(comparison: Comparison, epochs: float | None) -> Comparison:
+def _over(comparison: Comparison, epochs: float) -> Comparison:
     """The same, asked for so many epochs."""
-    return comparison if epochs is None else replace(comparison, setting=replace(comparison.setting, epochs=epochs))
+    return replace(comparison, setting=replace(comparison.setting, epochs=epochs))
 
 
-def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
-    """Timelines beside each other: idle by part, and the same minibatch of each as a Gantt chart."""
-    number = _median(timelines)
-    blocks = [t.block_of(number) for t in timelines]
-    until = max(float(block.had[:, place].max()) for block, place in blocks)
-    body = [
-        page.heading("Where the time goes", 1),
-        page.answer(idling.sentences(timelines)),
-        page.paragraph(
-            f"{counted(len(timelines), 'timeline')}, and minibatch {number} of each as a Gantt chart.", "asked"
-        ),
-        *_digests(timelines),
-        _parts(timelines),
-        page.paragraph("Seconds are summed over minibatches; everything else is a share of device time.", "note"),
-        page.heading("What these timelines are"),
-        _abouts(timelines),
-        page.heading(f"Minibatch {number}"),
-        *_queues(timelines, number),
-        *(plots.embed(plots.gantt(t, number, until=until), f"gantt-{i}") for i, t in enumerate(timelines)),
-        *_closing(),
-    ]
-    _write("Where the time goes", body, path)
-
-
-def write_picture(timelines: Sequence[Timeline], path: Path | str) -> None:
-    """The same minibatch of each as a small SVG."""
-    write_text(Path(path), svg(timelines, _median(timelines)))
-
-
-def _median(timelines: Sequence[Timeline]) -> int:
-    """The minibatch that takes the first of them its median time, of an even number the lower one; all have it."""
-    shortest = min(len(t.samples) for t in timelines)
-    times = metrics.usage(timelines[0]).makespan[:shortest]
-    return int(np.argsort(times, kind="stable")[(shortest - 1) // 2])
-
-
-def _write(title: str, body: Sequence[str], path: Path | str) -> None:
-    write_text(Path(path), page.document(title, body, script=plots.script()))
-
-
-def _memory(reply: Basis) -> list[str]:
-    """What the memory of the rows that count is for."""
-    rows = {r.name: r.memory_terms for r in (reply.reference, reply.rival, reply.best) if r.memory_terms}
-    names = [name for name in next(iter(rows.values()), {}) if any(terms[name] for terms in rows.values())]
-    cells = [[row, *(f"{terms[name] / 1e9:.1f}" for name in names)] for row, terms in rows.items()]
-    words = "Peak memory of one device in a minibatch (GB), by use."
-    return (
-        [
-            page.heading("Memory"),
-            page.table(["GB", *names], cells, name="Peak memory by use"),
-            page.paragraph(words, "note"),
-        ]
-        if rows
-        else []
-    )
-
-
-def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
-    """The speedups, and the fastest row at each limit with what it costs; what does not fit is said so."""
-    if not sweep:
-        return []
-    best = [(limit, comparison.spent(answer.answer(comparison).chosen)) for limit, comparison in sweep]
-    names, texts = summary.table([row for _, row in best], summary.LIMITS)
-    head = ["tokens of a microbatch", "fastest row", *names[1:]]
-    cells = [[f"{limit:,}", *row] for (limit, _), row in zip(best, texts, strict=True)]
-    room = sweep[0][1].memory_limit
-    words = f"{answer_words.basis(sweep[0][1])} The speedup is over collective + lb-micro at the same limit."
-    words += f" A GPU has {room / 1e9:.0f} GB." if room else ""
-    kinds = ["reference" if row.memory_fits is False else "" for _, row in best]
-    points = [(at, c.rows) for at, c in sweep]
+def _opening(comparison: Comparison, reply: Basis) -> list[str]:
+    """What to run, what it takes, how sure that is; then what on-demand gives. Figures are of the whole training run,
+    where somebody asked for one."""
+    badges = [f"seconds: {comparison.fidelity}"]
+    badges += [f"lengths: {setting_words.SHAPE}"] if setting_words.SHAPE in comparison.setting.trace.origin else []
+    gain = "Would on-demand communication pay?" if reply.balanced is None else "What would you gain with odc_engine?"
     return [
-        page.heading("How many tokens should a microbatch hold?"),
-        plots.embed(plots.sweep(points), "sweep"),
-        plots.embed(ceiling(points, room), "ceiling"),
-        page.table(head, cells, kinds, name="The fastest row at each token limit"),
-        page.paragraph(words, "note"),
+        page.answer(advice(comparison, reply)),
+        page.key_figures(_figures(comparison, reply)),
+        f"<p>{' '.join(map(page.badge, badges))}</p>",
+        page.heading(gain),
+        page.answer([answer_words.verdict(reply)], yes=reply.pays),
+        *(page.paragraph(sentence) for sentence in answer_words.sentences(comparison, reply)),
     ]
+
+
+def advice(comparison: Comparison, reply: Basis) -> list[str]:
+    """What to run, how long, how much; how sure, by the interval of its seconds and that of its minibatches; and
+    whether it fits."""
+    chosen, setting, run = reply.chosen, comparison.setting, comparison.whole_run
+    misfit = answer_words.misfit(comparison, reply)
+    if reply.nothing_fits:
+        return [answer_words.verdict(reply), *misfit]
+    size = f"{setting.minibatch} {setting.trace.unit}{'s' if setting.minibatch > 1 else ''} per device and step, "
+    size += f"at most {setting.limit:,} tokens in a microbatch"
+    size = answer_words.settings(chosen.made, setting.trace.unit) if chosen.made else size
+    if run is None:
+        paid = f", {spent_dollars(chosen)}" if chosen.dollars is not None else ""
+        takes = f"{chosen.minibatches} optimizer steps take {duration(chosen.makespan_seconds)}, "
+        takes += f"{spent_hours(chosen)}{paid}."
+    else:
+        takes = " ".join(answer_words.whole_run(comparison, reply))
+    off, spent = from_to(chosen.speedup_low or 0.0, chosen.speedup_high or 0.0, ratio), comparison.spent(chosen)
+    if spent.certain:
+        seconds = "the seconds come without an interval"
+    else:
+        ends = spent.model_low / spent.makespan_seconds, spent.model_high / spent.makespan_seconds
+        seconds = f"the 90 % interval is {from_to(*ends, ratio)} times these seconds"
+    sure = f"Uncertainty: {seconds}; the speedup over collective + lb-micro is {off}."
+    return [f"Run {chosen.name}: {size}. {takes}", *misfit, sure]
+
+
+def _figures(comparison: Comparison, reply: Basis) -> list[tuple[str, str]]:
+    """A few numbers to remember, each with what it is."""
+    chosen, before = (comparison.spent(row) for row in (reply.chosen, reply.reference))
+    for_steps = f"for {chosen.minibatches:,} optimizer steps"
+    instead = "before" if reply.balanced is None else f"under {reply.reference.name}"
+    spent = f"GPU-hours {for_steps}{hours_between(chosen)}, {hours(before.gpu_hours)} {instead}"
+    more = finer(chosen.gpu_hours_low, chosen.gpu_hours_high, hours)
+    figures = [(duration(chosen.makespan_seconds), for_steps), (hours(chosen.gpu_hours, more), spent)]
+    if chosen.dollars is not None and before.dollars is not None:
+        more = finer(chosen.dollars_low or 0.0, chosen.dollars_high or 0.0, money)
+        dollars = f"{for_steps}{dollars_between(chosen)}, {money(before.dollars)} {instead}"
+        figures.append((money(chosen.dollars, more), dollars))
+    if reply.balanced is None:
+        idle = f"idle, from collective + lb-micro to {chosen.name}"
+        figures.append((f"{before.idle:.0%} → {chosen.idle:.0%}", idle))
+    else:
+        figures.append((f"{chosen.idle:.0%}", f"idle under {chosen.name}"))
+    gain = f"as fast as collective + lb-micro, {answer_words.interval(reply.chosen)}"
+    figures.append((f"{chosen.speedup:.2f} x", gain))
+    if chosen.memory_bytes is not None:
+        room = f" of {comparison.memory_limit / 1e9:.0f} GB that a GPU has" if comparison.memory_limit else ""
+        figures.append((f"{chosen.memory_bytes / 1e9:.0f} GB", f"of memory per device{room}"))
+    return figures
+
+
+def _rows(comparison: Comparison, reply: Basis) -> list[str]:
+    """The rows that the answer names and the best of each sync, and behind a line to open all others."""
+
+    def table(ordered: Sequence[Row], name: str) -> str:
+        kinds = ["best" if r is reply.chosen else "reference" if r is reply.reference else "" for r in ordered]
+        spent = [comparison.spent(row) for row in ordered]
+        return page.table(*summary.table(spent, summary.PAGE), kinds, name=f"{name}: of {comparison.basis}")
+
+    few, others = parted(comparison, reply)
+    first = table(few, "The rows to choose from")
+    words = f"{counted(len(others), 'more row')}: slower than the best of their sync, or over memory"
+    return [first, page.folded(words, [table(others, "Every other row")])] if others else [first]
+
+
+def parted(comparison: Comparison, reply: Basis) -> tuple[list[Row], list[Row]]:
+    """Those to choose from, and those that nobody would choose: both in order of speed, those that do not fit last."""
+    ordered = summary.best_first(comparison.rows)
+    best = {row.sync: row.pair for row in reversed(ordered)}
+    few = {*best.values(), *(row.pair for row in (reply.reference, reply.rival, reply.best))}
+    return [r for r in ordered if r.pair in few], [r for r in ordered if r.pair not in few]
 
 
 def _pair(comparison: Comparison, reply: Basis) -> list[str]:
@@ -162,75 +174,50 @@ def _pair(comparison: Comparison, reply: Basis) -> list[str]:
     return [page.heading("One minibatch, device by device"), page.paragraph(words), *charts]
 
 
+def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
+    """The speedups, and the fastest row at each limit with what it costs; what does not fit is said so."""
+    best = [comparison.spent(answer.answer(comparison).chosen) for _, comparison in sweep]
+    names, texts = summary.table(best, summary.LIMITS)
+    cells = [[f"{limit:,}", *row] for (limit, _), row in zip(sweep, texts, strict=True)]
+    kinds = ["reference" if row.memory_fits is False else "" for row in best]
+    room, points = sweep[0][1].memory_limit, [(limit, comparison.rows) for limit, comparison in sweep]
+    words = f"{answer_words.basis(sweep[0][1])} The speedup is over collective + lb-micro at the same limit."
+    words += f" A GPU has {room / 1e9:.0f} GB." if room else ""
+    head, name = ["tokens of a microbatch", "fastest row", *names[1:]], "The fastest row at each token limit"
+    return [
+        page.heading("How many tokens should a microbatch hold?"),
+        plots.embed(plots.sweep(points), "sweep"),
+        plots.embed(ceiling(points, room), "ceiling"),
+        page.table(head, cells, kinds, name=name),
+        page.paragraph(words, "note"),
+    ]
+
+
+def _memory(reply: Basis) -> list[str]:
+    """What the memory of the rows that count is for."""
+    rows = {r.name: r.memory_terms for r in (reply.reference, reply.rival, reply.best) if r.memory_terms}
+    if not rows:
+        return []
+    names = [name for name in next(iter(rows.values())) if any(terms[name] for terms in rows.values())]
+    cells = [[row, *(f"{terms[name] / 1e9:.1f}" for name in names)] for row, terms in rows.items()]
+    table = page.table(["GB", *names], cells, name="Peak memory by use")
+    words = "Peak memory of one device in a minibatch (GB), by use."
+    return [page.heading("Memory"), table, page.paragraph(words, "note")]
+
+
 def _origins(comparison: Comparison) -> list[str]:
     setting, profile = comparison.setting, comparison.setting.cost.profile
     recipe, usual = setting.cost.recipe, set(setting.cost.recipe.usual)
     if setting.sharded_by or (setting.cost.cluster.nodes == 1 and recipe.sharding == "full"):
         usual.add("sharding")  # by the rule
-    known = inputs(setting) | {name: recipe.value(name) for name in ASKED}
-    asked = [
-        (name.replace("_", " "), _text(value) + (" (default)" if name in usual else ""))
-        for name, value in known.items()
-        if value is not None and name != PART
-    ]
-    asked += [
-        ("fidelity", comparison.fidelity),
-        ("range of the cost's seconds", from_to(profile.low, profile.high, ratio)),
-    ]
+    facts = []
+    for name, value in (inputs(setting) | {name: recipe.value(name) for name in ASKED}).items():
+        if value is not None and name != PART:
+            text = f"{value:,}" if type(value) is int else str(value)
+            text = "yes" if value is True else "no" if value is False else text
+            facts.append((name.replace("_", " "), text + (" (default)" if name in usual else "")))
+    facts.append(("fidelity", comparison.fidelity))
+    facts.append(("range of the cost's seconds", from_to(profile.low, profile.high, ratio)))
     shape = f" {page.badge(setting_words.SHAPE)}" if setting_words.SHAPE in setting.trace.origin else ""
-    told = f"{counted(len(asked), 'input')}, of which {sum('(default)' in text for _, text in asked)} are defaults"
-    inputs_told = page.folded(told, [page.facts(asked)])
-    return [f"<h2>Inputs, and where they come from{shape}</h2>", inputs_told, *_closing()]
-
-
-def _text(value: object) -> str:
-    return f"{value:,}" if type(value) is int else "yes" if value is True else "no" if value is False else str(value)
-
-
-def _closing() -> list[str]:
-    link = f"<code>{escape(ASSUMPTIONS)}</code> of odcsim's repository"
-    words = f"odcsim {odcsim.__version__}. What the model assumes, and what it leaves out: {link} beside its source."
-    return [f"<footer><p>{words}</p></footer>"]
-
-
-def _digests(timelines: Sequence[Timeline]) -> list[str]:
-    if len({t.about.digest for t in timelines}) == 1:
-        return []
-    words = "These timelines ran different schedules (their digests differ). Do they hold the same samples? If so, "
-    words += "differences come from sync and balancer together; if not, they say nothing."
-    return [page.answer([words], yes=False)]
-
-
-def _parts(timelines: Sequence[Timeline]) -> str:
-    head = ["timeline", "minibatches", "seconds", "compute", "idle", *(plots.NAMES[part] for part in metrics.PARTS)]
-    rows = []
-    for timeline in timelines:
-        usage = metrics.usage(timeline)
-        shares = [1 - usage.idle(), usage.idle(), *usage.idle_parts().values()]
-        cells = [timeline.about.title, f"{len(timeline.samples):,}", f"{usage.makespan.sum():,.4g}"]
-        rows.append([*cells, *(f"{share:.1%}" for share in shares)])
-    return page.table(head, rows, name="Where the time goes")
-
-
-def _abouts(timelines: Sequence[Timeline]) -> str:
-    head = ["timeline", "executor", "hardware", "fidelity", "model", "trace", "schedule"]
-    rows = []
-    for timeline in timelines:
-        about = timeline.about
-        waits = about.emulated and about.executor == "engine"
-        hardware = f"{about.devices} x {about.hardware}" + (", compute emulated" if waits else "")
-        cells = [about.executor, hardware, about.fidelity, about.model, about.trace, about.digest]
-        rows.append([timeline.about.title, *cells])
-    return page.table(head, rows, name="What these timelines are")
-
-
-def _queues(timelines: Sequence[Timeline], number: int) -> list[str]:
-    """How many entries of a minibatch's shared queue each device ran, where there is one."""
-    rows = []
-    for timeline in timelines:
-        block, place = timeline.block_of(number)
-        taken = [len(block.taken(place, device)) for device in range(timeline.about.devices)]
-        if sum(taken):
-            rows.append([timeline.about.title, timeline.about.executor, f"{sum(taken)}", ", ".join(map(str, taken))])
-    head = ["timeline", "executor", "entries of the shared queue", "run by device 0, 1, ..."]
-    return [page.table(head, rows, name="Shared queues")] if rows else []
+    words = f"{counted(len(facts), 'input')}, of which {sum('(default)' in text for _, text in facts)} are defaults"
+    return [f"<h2>Inputs, and where they come from{shape}</h2>", page.folded(words, [page.facts(facts)])]

@@ -23,7 +23,7 @@ from odcsim.results import validation
 from odcsim.results.metrics import PARTS, usage
 from odcsim.results.validation import KINDS, validate
 from odcsim.show.pages import perfetto, validation_page
-from odcsim.show.pages.report import write_timelines
+from odcsim.show.pages.timelines_page import write_timelines
 from odcsim.timeline import Timeline
 
 

@@ -24,9 +24,9 @@ from odcsim.executors.simulation import simulate
 from odcsim.plots import NAMES
 from odcsim.results import metrics
 from odcsim.results.metrics import PARTS, Usage
-from odcsim.show.pages import choice, idling
-from odcsim.show.pages.diagnosis_page import write_diagnosis
-from odcsim.show.pages.report import write_report, write_timelines
+from odcsim.show.pages.answer_pages import write_diagnosis
+from odcsim.show.pages.report import parted, write_report
+from odcsim.show.pages.timelines_page import LITTLE, sentence, sentences, write_timelines
 from odcsim.support.numbers import dollars
 from odcsim.trace import Trace
 
@@ -104,7 +104,7 @@ def test_nobody_would_choose_what_is_folded(comparison, memory_limit):
     rows = tuple(replace(r, memory_fits=r.memory_bytes <= memory_limit) for r in comparison.rows)
     limited = replace(comparison, memory_limit=memory_limit, rows=rows)
     reply = answer.answer(limited)
-    some, folded = choice.parted(limited, reply)
+    some, folded = parted(limited, reply)
     assert {r.sync for r in some} == {r.sync for r in limited.rows}
     assert folded
     for row in folded:
@@ -117,7 +117,7 @@ def test_every_row_is_there_in_order_of_speed_and_what_is_folded_says_how_much_i
     """Memory of those that count is told by term."""
     reply = answer.answer(comparison)
     names = re.findall(r'<th scope="row">([a-z-]+ \+ [a-z-]+)</th>', page.source)[: len(comparison.rows)]
-    some, folded = choice.parted(comparison, reply)
+    some, folded = parted(comparison, reply)
     assert names == [r.name for r in (*some, *folded)]
     assert sorted(names) == sorted(row.name for row in comparison.rows)
     for part in (some, folded):
@@ -188,6 +188,10 @@ def test_names_cannot_run(timeline, tmp_path):
             write(of, tmp_path / "no" / "r.html")
 
 
+def sentences_of(timelines):
+    return sentences(timelines, [metrics.usage(one) for one in timelines])
+
+
 def test_timelines_beside_each_other_are_compared_the_fastest_first(timeline, met, tmp_path):
     page, alike = (shown(tmp_path, write_timelines, both) for both in ([timeline, met], [timeline, timeline]))
     makespans = metrics.usage(timeline).makespan
@@ -196,11 +200,11 @@ def test_timelines_beside_each_other_are_compared_the_fastest_first(timeline, me
     assert page.figures == ["gantt-0", "gantt-1"]
     assert all(f"{metrics.usage(one).idle():.1%}" in page.text for one in (timeline, met))
     assert ("digests differ" in page.text, "digests differ" in alike.text) == (True, False)
-    first, *each = idling.sentences([met, timeline])
+    first, *each = sentences_of([met, timeline])
     assert first.startswith(f"on-demand + lb-mini is {metrics.usage(met).makespan.sum() / makespans.sum():.2f} times")
     assert [name in said for name, said in zip(("lb-micro", "lb-mini"), each, strict=True)] == [True, True]
-    assert len(idling.sentences([timeline, replace(met, tokens=met.tokens + 1)])) == 2
-    assert [f"({n}, " in said for n, said in enumerate(idling.sentences([timeline, timeline]), 1)] == [True, True]
+    assert len(sentences_of([timeline, replace(met, tokens=met.tokens + 1)])) == 2
+    assert [f"({n}, " in said for n, said in enumerate(sentences_of([timeline, timeline]), 1)] == [True, True]
 
 
 def test_a_diagnosis_has_a_picture_of_each_thing_that_is_known(tmp_path):
@@ -226,9 +230,9 @@ def test_the_first_sentence_names_the_largest_part_of_idle_and_its_share(compute
     total = compute + sum(parts)
     one = dict(zip(PARTS, (np.array([part]) for part in parts), strict=True))
     usage = Usage(np.array([total]), np.array([compute]), **one)
-    said = idling.sentence(usage, "a + b")
+    said = sentence(usage, "a + b")
     assert f"{usage.idle():.1%}" in said
-    if usage.idle() >= idling.LITTLE:
+    if usage.idle() >= LITTLE:
         assert f"{max(parts) / total:.1%}" in said.rpartition(",")[2]
         largest = [name for name, seconds in zip(PARTS, parts, strict=True) if seconds == max(parts)]
         assert any(NAMES[name].split(" (")[0].split(" its")[0] in said for name in largest)
