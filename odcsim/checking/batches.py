@@ -137,8 +137,8 @@ def _some(batches: list[Batch], where: str) -> list[Batch]:
 
 def _of_lists(value: Any, where: str, dealing: Dealing) -> list[Lists]:
     """Index lists of any known depth, the same everywhere; samples are whole numbers from 0."""
-    found = set(_depths(value, where, 0))
-    depths, empty = ({depth for depth, of_sample in found if of_sample is kind} for kind in (True, False))
+    levels = set(_depths(value, where, 0))
+    depths, empty = ({depth for depth, of_sample in levels if of_sample is kind} for kind in (True, False))
     if len(depths) != 1 or not 2 <= max(depths) <= DEEP or max(empty, default=0) > max(depths):
         raise InputError("is no plan: its lists are of different depths, or empty", where=where, fix=FORM)
     [depth] = depths
@@ -209,7 +209,7 @@ def with_lengths(
 ) -> list[Batch]:
     """The same batches, whose samples are rows of a dataset, of which it may be known which have an image. What a plan
     says of its samples itself, it was made for."""
-    known = []
+    every = []
     for batch in batches:
         if batch.lengths and not batch.rows:
             fix = "leave out --lengths, or list the samples' rows, too, as 'samples'"
@@ -221,7 +221,7 @@ def with_lengths(
         at = trace.rows(np.array(rows, np.int64))
         lengths = dict(zip(samples, trace.lengths[at].tolist(), strict=True))
         loss = None if trace.loss is None else dict(zip(samples, trace.loss[at].tolist(), strict=True))
-        seen = None if images is None else dict(zip(samples, images[at].tolist(), strict=True))
+        has = None if images is None else dict(zip(samples, images[at].tolist(), strict=True))
         one = replace(batch, lengths=batch.lengths or lengths, loss=batch.loss or loss or None, data=lengths)
-        known.append(replace(one, images=seen))
-    return known
+        every.append(replace(one, images=has))
+    return every

@@ -58,16 +58,16 @@ def check(batches: Sequence[Batch], rules: Rules) -> list[PlanFinding]:
     for number, batch in enumerate(batches):
         for kind, severity, badness, text in (*_breaking(batch, usual, rules), *_shifting(batch, full)):
             places[kind, severity].append((badness, -number, text))
-    found = []
+    every = []
     for kind, severity in sorted(places, key=lambda place: KINDS.index(place[0])):
         _, minus, text = max(places[kind, severity])
-        found.append(PlanFinding(kind, severity, -minus, len(places[kind, severity]), text))
-    found += _unpaired(batches, rules)
-    seen = {batch.row(i) for batch in batches for i in batch.samples}
-    if rules.samples and len(seen) < rules.samples:
-        text = f"{rules.samples - len(seen):,} of {rules.samples:,} samples are in no minibatch"
-        found.append(PlanFinding("unseen", NOTE, len(batches) - 1, 1, text))
-    return sorted(found, key=lambda finding: (ERROR, WARNING, NOTE).index(finding.severity))
+        every.append(PlanFinding(kind, severity, -minus, len(places[kind, severity]), text))
+    every += _unpaired(batches, rules)
+    rows = {batch.row(i) for batch in batches for i in batch.samples}
+    if rules.samples and len(rows) < rules.samples:
+        text = f"{rules.samples - len(rows):,} of {rules.samples:,} samples are in no minibatch"
+        every.append(PlanFinding("unseen", NOTE, len(batches) - 1, 1, text))
+    return sorted(every, key=lambda finding: (ERROR, WARNING, NOTE).index(finding.severity))
 
 
 def _breaking(batch: Batch, usual: int, rules: Rules) -> Iterator[Odd]:
@@ -102,7 +102,7 @@ def _breaking(batch: Batch, usual: int, rules: Rules) -> Iterator[Odd]:
         yield "missing", ERROR, len(missing), f"sample {min(missing)} is nobody's; {len(missing):,} samples are"
     if rules.max_tokens and batch.lengths is not None:
         tokens = {place: batch.tokens(mb) for place, mb in places.items()}
-        over = {place: held for place, held in tokens.items() if held > rules.max_tokens}
+        over = {place: count for place, count in tokens.items() if count > rules.max_tokens}
         if over:
             d, m = max(over, key=lambda place: over[place])
             many = f"{len(over):,} {'is' if len(over) == 1 else 'are'} over it"
@@ -119,8 +119,8 @@ def _shifting(batch: Batch, full: int) -> Iterator[Odd]:
         text = f"row {batch.row(first)} has {lengths[first]:,} tokens in the plan and {data[first]:,} in the lengths"
         text += f"; {counted(len(other), 'sample')} {'differs' if len(other) == 1 else 'differ'}"
         yield "lengths", WARNING, len(other), text
-    known = batch.lengths if batch.loss is None else batch.loss
-    tokens = [] if known is None else [sum(known[i] for mb in device for i in mb) for device in batch.devices]
+    counts = batch.lengths if batch.loss is None else batch.loss
+    tokens = [] if counts is None else [sum(counts[i] for mb in device for i in mb) for device in batch.devices]
     none = [number for number, sums in enumerate(tokens) if not sums and any(batch.devices[number])]
     if none and batch.loss is not None:
         yield "no loss", WARNING, len(none), f"device {none[0]} has no loss tokens: a mean over them is not a number"
@@ -167,22 +167,22 @@ def _images(batch: Batch) -> list[list[bool]]:
 
 def _unpaired(batches: Sequence[Batch], rules: Rules) -> Iterator[PlanFinding]:
     """The first place, since a run comes no further."""
-    found = unpaired(batches)
-    if not found:
+    pairs = unpaired(batches)
+    if not pairs:
         return
-    minibatch, minibatches = found[0].minibatch, len({one.minibatch for one in found})
-    text = f"{found[0]}, the first of {len(found):,} such" if len(found) > 1 else str(found[0])
+    minibatch, minibatches = pairs[0].minibatch, len({one.minibatch for one in pairs})
+    text = f"{pairs[0]}, the first of {len(pairs):,} such" if len(pairs) > 1 else str(pairs[0])
     if rules.sync.meets:
-        text = f"{text}: {rules.under} sync cannot pair their transfers; {_way_out(batches, found)}"
+        text = f"{text}: {rules.under} sync cannot pair their transfers; {_way_out(batches, pairs)}"
         yield PlanFinding("unpaired", ERROR, minibatch, minibatches, text)
         yield PlanFinding("patched", NOTE, minibatch, minibatches, PATCHED)
     else:
         yield PlanFinding("unpaired", NOTE, minibatch, minibatches, f"{text}: {rules.under} sync has nothing to pair")
 
 
-def _way_out(batches: Sequence[Batch], found: Sequence[Unpaired]) -> str:
+def _way_out(batches: Sequence[Batch], pairs: Sequence[Unpaired]) -> str:
     """What pairs them: another order of what each device has, another deal, or nothing but on-demand."""
-    places = sorted({one.minibatch for one in found})
+    places = sorted({one.minibatch for one in pairs})
     if all(len({sum(device) for device in _images(batches[place])}) == 1 for place in places):
         return "run on-demand, or let every device begin with its microbatches that have images"
     for place in places:

@@ -67,8 +67,8 @@ class PlanCheck(Glanced):
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim check --json` prints it."""
-        told = {"schema": 1, "plan": self.plan, "sync": self.sync, "minibatches": len(self.batches), "ok": self.ok}
-        return told | {"findings": self.records()}
+        head = {"schema": 1, "plan": self.plan, "sync": self.sync, "minibatches": len(self.batches), "ok": self.ok}
+        return head | {"findings": self.records()}
 
     def records(self) -> list[dict[str, Any]]:
         """Its findings, flat."""
@@ -117,12 +117,12 @@ def check(
     trace = None
     if lengths is not None:
         trace = _trace(lengths, {"column": column, "skip_bad": skip_bad}, images)
-        seen = None if images is None else images_of(os.fspath(lengths), images, trace)  # type: ignore[arg-type]
-        batches = with_lengths(batches, trace, where, seen)
+        has = None if images is None else images_of(os.fspath(lengths), images, trace)  # type: ignore[arg-type]
+        batches = with_lengths(batches, trace, where, has)
     own = "" if all(b.suits(SYNC_TABLE[MEETING]) for b in BALANCERS if b.name == balancer) else ONE_SIDED
     under = sync or own or MEETING
-    found = findings.check(batches, Rules(under, max_tokens, 0 if trace is None else trace.size))
-    return PlanCheck(where, under, sync is not None or not own, strict, tuple(batches), tuple(found), trace, max_tokens)
+    every = findings.check(batches, Rules(under, max_tokens, 0 if trace is None else trace.size))
+    return PlanCheck(where, under, sync is not None or not own, strict, tuple(batches), tuple(every), trace, max_tokens)
 
 
 def _plain(value: Any) -> Any:

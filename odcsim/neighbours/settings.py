@@ -131,11 +131,11 @@ def _pick(given: Given, trainer: Neighbour, row: int | Pair | None) -> Given:
                 raise InputError(problem, where=where, fix="choose one with --row")
             pick = min(fitting, key=lambda one: (tight(one), float(one.key("makespan_seconds").number())))
     elif isinstance(row, tuple):
-        known = [(one.key("balancer").value, one.key("sync").value) for one in rows]
-        if row not in known:
-            listed = ", ".join(f"{balancer} under {sync}" for balancer, sync in known)
+        pairs = [(one.key("balancer").value, one.key("sync").value) for one in rows]
+        if row not in pairs:
+            listed = ", ".join(f"{balancer} under {sync}" for balancer, sync in pairs)
             raise InputError(f"no row of {' under '.join(map(str, row))}", where=where, fix=f"there are {listed}")
-        pick = rows[known.index(row)]
+        pick = rows[pairs.index(row)]
     else:
         if row > len(rows):
             raise InputError(f"--row {row} of {len(rows)}", where=where, fix=f"give 1 to {len(rows)}")

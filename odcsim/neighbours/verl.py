@@ -13,6 +13,7 @@ from odcsim.balance.balancer import Deal, Work
 from odcsim.balance.pack import fewest, pack
 from odcsim.balance.partition import differencing_equal, listed
 from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings, carried
+from odcsim.neighbours.packing import Rows
 from odcsim.schedule import Schedule
 
 TOKEN = 24_576  # its weight of a token where a squared one is 1, for every model
@@ -54,46 +55,39 @@ def differenced(work: Work, linear: int, quadratic: int) -> Deal:
     lengths = [tokens[i] for i in order]
     weights = [float(linear * length + quadratic * length * length) for length in lengths]
     groups = listed(differencing_equal(np.array(weights), work.devices), len(weights))
-    count = max(fewest(group, lengths, work.max_tokens) for group in groups)
-    while None in (packed := [pack(group, weights, lengths, work.max_tokens, count) for group in groups]):
-        count += 1
-    return Deal([[[order[i] for i in row] for row in rows or []] for rows in packed])
+    rows = _in_microbatches(groups, weights, lengths, work.max_tokens)
+    return Deal([[[order[i] for i in row] for row in of_device] for of_device in rows])
 
 
 def dealt_once(step: Sequence[Schedule], devices: int, limit: int) -> list[Schedule]:
     """All samples of a step dealt at once, of which each device cuts its own into the updates.
 
     verl orders them from the lightest up and down again, which is meant for pipelines and makes updates of like
-    samples.
+    samples. In an update each device has as many microbatches, of balanced weight, the heaviest in the middle.
     """
     lengths = np.array([n for schedule in step for n in schedule.lengths], np.int64)
-    updates = len(step)
     weights = (TOKEN * lengths + lengths**2).astype(np.float64).tolist()
     heavy = sorted(range(len(lengths)), key=lambda i: -weights[i])
     parts = listed(differencing_equal(np.array([weights[i] for i in heavy]), devices), len(heavy))
-    shares = [_up_and_down(sorted((heavy[i] for i in part), key=lambda i: (weights[i], i))) for part in parts]
-    each = len(lengths) // devices // updates
-    return [
-        _packed([share[u * each : (u + 1) * each] for share in shares], lengths.tolist(), weights, limit)
-        for u in range(updates)
-    ]
+    rising = [sorted((heavy[i] for i in part), key=lambda i: (weights[i], i)) for part in parts]
+    shares = [share[::2] + share[1::2][::-1] for share in rising]
+    tokens, each = lengths.tolist(), len(lengths) // devices // len(step)
+    schedules = []
+    for update in range(len(step)):
+        own = [share[update * each : (update + 1) * each] for share in shares]
+        place = {sample: at for at, sample in enumerate(i for share in own for i in share)}
+        turned = [[*rows[::2][::-1], *rows[1::2]] for rows in _in_microbatches(own, weights, tokens, limit)]
+        deal = tuple(tuple(tuple(place[i] for i in row) for row in rows) for rows in turned)
+        schedules.append(Schedule.of(tuple(tokens[i] for i in place), deal))
+    return schedules
 
 
-def _up_and_down(rising: list[int]) -> list[int]:
-    return rising[::2] + rising[1::2][::-1]
-
-
-def _packed(shares: list[list[int]], lengths: list[int], weights: list[float], limit: int) -> Schedule:
-    """As many microbatches on each device, of balanced weight, the heaviest in the middle."""
-    count = max(fewest(share, lengths, limit) for share in shares)
-    parts = [pack(share, weights, lengths, limit, count) for share in shares]
-    while any(part is None for part in parts):
+def _in_microbatches(groups: Rows, weights: list[float], lengths: list[int], limit: int) -> list[Rows]:
+    """Each group's samples in as many, of balanced weight: the fewest that the limit lets all of them have."""
+    count = max(fewest(group, lengths, limit) for group in groups)
+    while None in (rows := [pack(group, weights, lengths, limit, count) for group in groups]):
         count += 1
-        parts = [pack(share, weights, lengths, limit, count) for share in shares]
-    place = {sample: at for at, sample in enumerate(i for share in shares for i in share)}
-    turned = ([*(part or [])[::2][::-1], *(part or [])[1::2]] for part in parts)
-    devices = tuple(tuple(tuple(place[i] for i in mb) for mb in part) for part in turned)
-    return Schedule.of(tuple(lengths[i] for i in place), devices)
+    return [of_group or [] for of_group in rows]
 
 
 VERL = Neighbour(

@@ -69,9 +69,9 @@ def convergence(curves: Mapping[str, Sequence[float]]) -> go.Figure:
     base = np.array(curves["collective"])
     for name, values in curves.items():
         colour, dash = _CURVES.get(name, (GREY, "solid"))
-        known = name in _CURVES
-        line = {"color": colour, "dash": dash, "width": 2 if known else 1}
-        if known:
+        own = name in _CURVES
+        line = {"color": colour, "dash": dash, "width": 2 if own else 1}
+        if own:
             drawn.add_scatter(y=values, name=name, mode="lines", line=line, row=1, col=1)
         if name != "collective":
             distance = np.maximum(np.abs(np.array(values) - base), 1e-9)

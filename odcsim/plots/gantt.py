@@ -79,12 +79,12 @@ def panels(timelines: Sequence[Timeline], minibatch: int, *, number: int | None,
     for name, anchor, domain in (("yaxis", "x", domains[0]), ("yaxis2", "x2", domains[1])):
         look[name] = {"anchor": anchor, "domain": domain, "autorange": "reversed", "showgrid": False}
     traces: list[dict[str, Any]] = []
-    seen: set[str] = set()  # each kind is once in the legend, which switches it in both
+    named: set[str] = set()  # each kind is once in the legend, which switches it in both
     for drawn, n in zip(charts, ("", "2"), strict=True):
         for of_kind in drawn["data"]:
             name, axes = of_kind["name"], {"xaxis": f"x{n}", "yaxis": f"y{n}"}
-            traces.append({**of_kind, **axes, "legendgroup": name, "showlegend": name not in seen})
-            seen.add(name)
+            traces.append({**of_kind, **axes, "legendgroup": name, "showlegend": name not in named})
+            named.add(name)
     return {"data": traces, "layout": look}
 
 
@@ -128,8 +128,8 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
         "name": NAMES[kind],
         "marker": look,
         "customdata": [
-            "end of minibatch" if bar.microbatch < 0 else microbatch_named(bar.microbatch, known)
-            for bar, known in zip(bars, entries, strict=True)
+            "end of minibatch" if bar.microbatch < 0 else microbatch_named(bar.microbatch, of_queue)
+            for bar, of_queue in zip(bars, entries, strict=True)
         ],
         "hovertemplate": "%{y}, %{customdata}<br>%{fullData.name}: %{x:.4g} s<extra></extra>",
     }
@@ -142,8 +142,8 @@ def bars(block: Block, place: int, device: int) -> list[Bar]:
     def carry(last: tuple[int, str] | None, one: tuple[int, str] | None) -> tuple[int, str] | None:
         return one or last
 
-    seen = view(block, place, device)
-    slices = compute_lane(seen)
+    ran = view(block, place, device)
+    slices = compute_lane(ran)
     work = [(s.microbatch, s.kind) if s.kind in _PASSES else None for s in slices]
     around = zip(accumulate(work, carry), [*accumulate(work[::-1], carry)][::-1], strict=True)
     passes = [b if b and b == a else (slices[i].microbatch, f"{i}") for i, (b, a) in enumerate(around)]
@@ -159,7 +159,7 @@ def bars(block: Block, place: int, device: int) -> list[Bar]:
             if drawn and drawn[-1].kind == kind and kind not in _PASSES:
                 drawn[-1] = replace(drawn[-1], seconds=drawn[-1].seconds + seconds)
             else:
-                drawn.append(Bar(device, kind, now, seconds, microbatch, seen.entries.get(microbatch, -1)))
+                drawn.append(Bar(device, kind, now, seconds, microbatch, ran.entries.get(microbatch, -1)))
             now += seconds
     return drawn
 

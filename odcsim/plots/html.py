@@ -48,8 +48,8 @@ def embed(drawn: go.Figure, name: str) -> str:
 
 def _picture(drawn: go.Figure, name: str, title: str) -> str:
     """Where a figure is drawn, and its data. The title is what a screen reader says in its place."""
-    said = escape(unescape(_TAG.sub("", title)), quote=True)
-    look = f'class="figure" role="img" aria-label="{said}" style="height:{drawn.layout.height}px"'
+    name_of = escape(unescape(_TAG.sub("", title)), quote=True)
+    look = f'class="figure" role="img" aria-label="{name_of}" style="height:{drawn.layout.height}px"'
     data = str(drawn.to_json()).replace("<", "\\u003c")
     return f'<div id="{name}" {look}></div>\n<script type="application/json" data-figure="{name}">{data}</script>'
 
@@ -98,11 +98,11 @@ def slide(draw: Callable[..., go.Figure], **values: Sequence[Any]) -> None:
             moved[name] = SelectionSlider(options=sorted(options), value=options[0], description=words, **look)
     if moved:
         display(*moved.values())  # type: ignore[no-untyped-call]
-    shown = display(first._repr_mimebundle_(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
+    output = display(first._repr_mimebundle_(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def redraw(_: object) -> None:
         drawn = draw(**{name: slider.value for name, slider in moved.items()})
-        shown.update(drawn._repr_mimebundle_(), raw=True)
+        output.update(drawn._repr_mimebundle_(), raw=True)
 
     for slider in moved.values():
         slider.observe(redraw, names="value")

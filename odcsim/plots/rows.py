@@ -105,12 +105,12 @@ def sweep(points: Sequence[tuple[int, Sequence[Row]]]) -> go.Figure:
     )
     drawn.add_hline(y=1, line=DOTTED)
     for line, look in _curves(points):
-        known = [(at, r) for at, r in line if r.speedup is not None]
+        inside = [(at, r) for at, r in line if r.speedup is not None]
         drawn.add_scatter(
-            x=[at for at, _ in known],
-            y=[r.speedup for _, r in known],
-            error_y=_between([r for _, r in known]),
-            marker={"size": 8, "symbol": ["circle" if r.memory_fits is not False else "x" for _, r in known]},
+            x=[at for at, _ in inside],
+            y=[r.speedup for _, r in inside],
+            error_y=_between([r for _, r in inside]),
+            marker={"size": 8, "symbol": ["circle" if r.memory_fits is not False else "x" for _, r in inside]},
             hovertemplate="%{x:,} tokens: %{y:.3f}<extra>%{fullData.name}</extra>",
             **look,
         )
@@ -122,10 +122,10 @@ def ceiling(points: Sequence[tuple[int, Sequence[Row]]], limit: float | None) ->
     subtitle = "memory of the device that needs most" + ("; orange: what a GPU has" if limit else "")
     drawn = figure("Does it fit memory?", subtitle, x=LIMITS, y="GB", height=330)
     for line, look in _curves(points):
-        known = [(at, r.memory_bytes / 1e9) for at, r in line if r.memory_bytes]
+        inside = [(at, r.memory_bytes / 1e9) for at, r in line if r.memory_bytes]
         drawn.add_scatter(
-            x=[at for at, _ in known],
-            y=[size for _, size in known],
+            x=[at for at, _ in inside],
+            y=[size for _, size in inside],
             marker={"size": 8},
             hovertemplate="%{x:,} tokens: %{y:.1f} GB<extra>%{fullData.name}</extra>",
             **look,

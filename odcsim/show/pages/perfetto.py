@@ -49,9 +49,9 @@ def first(timeline: Timeline) -> range:
 def window(text: str, timeline: Timeline) -> range:
     """`A-B`, both included, or one number."""
     first, dash, last = text.partition("-")
-    last, known = last if dash else first, len(timeline.samples)
-    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < known):
-        raise InputError(f"--minibatches is '{text}'", fix=f"give A-B with numbers from 0 to {known - 1}")
+    last, most = last if dash else first, len(timeline.samples)
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < most):
+        raise InputError(f"--minibatches is '{text}'", fix=f"give A-B with numbers from 0 to {most - 1}")
     return range(int(first), int(last) + 1)
 
 
@@ -91,14 +91,14 @@ def events(timeline: Timeline, minibatches: Iterable[int]) -> Iterator[Event]:
         start += length
 
 
-def _microbatches(seen: View, slices: Sequence[Slice], device: int, start: int) -> Iterator[Event]:
+def _microbatches(ran: View, slices: Sequence[Slice], device: int, start: int) -> Iterator[Event]:
     """Slices of compute, and around those of a microbatch one that is named after it."""
     for microbatch, group in groupby(slices, key=lambda s: s.microbatch):
         members = list(group)
         if microbatch >= 0:
             whole = (start + nanoseconds(members[0].start), start + nanoseconds(members[-1].end))
-            kind = "queue entry" if microbatch in seen.entries else "microbatch"
-            yield _span(device, COMPUTE, microbatch_named(microbatch, seen.entries), kind, whole)
+            kind = "queue entry" if microbatch in ran.entries else "microbatch"
+            yield _span(device, COMPUTE, microbatch_named(microbatch, ran.entries), kind, whole)
         yield from _lane(members, device, COMPUTE, start)
 
 

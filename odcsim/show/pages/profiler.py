@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from odcsim.program import COMPUTE, Step
-from odcsim.results.slices import View, kind_of, view
+from odcsim.program import COMPUTE
+from odcsim.results.slices import kind_of, view
 from odcsim.show.pages.perfetto import TRACKS, Event, nanoseconds
 from odcsim.support.files import check_new_folder, scratch, telling
 from odcsim.timeline import Timeline
@@ -20,7 +20,7 @@ from odcsim.timeline import Timeline
 STREAM = 7  # the lowest that torch gives: of the compute lane; other lanes have those after it
 MEETINGS = STREAM + len(TRACKS)  # waiting at a meeting of the compute lane has a stream of its own
 HOST = 1
-_COPIES = {"publish": "Memcpy DtoD (publish)"}
+COPY = "Memcpy DtoD (publish)"
 
 
 def write(timeline: Timeline, folder: Path | str, minibatches: Sequence[int]) -> int:
@@ -43,37 +43,28 @@ def write(timeline: Timeline, folder: Path | str, minibatches: Sequence[int]) ->
 
 def events(timeline: Timeline, minibatches: Sequence[int], device: int) -> Iterator[Event]:
     """Each minibatch is a step of the profiler, which begins where the one before it ended."""
-    start, launched = 0, count(1)
+    start, launches = 0, count(1)
     for number in minibatches:
         block, place = timeline.block_of(number)
         whole = (start, start + nanoseconds(float(block.had[:, place].max())))
         for category, track in (("user_annotation", HOST), ("gpu_user_annotation", STREAM)):
             yield _span(f"ProfilerStep#{number}", category, device, track, whole)
-        for name, category, stream, begin, end in _kernels(view(block, place, device)):
-            times, what = (start + begin, start + end), {"correlation": next(launched)}
+        ran = view(block, place, device)
+        for i in ran.steps:
+            step, times = ran.program.steps[i], (start + nanoseconds(ran.asked[i]), start + nanoseconds(ran.had[i]))
+            if step.kind == "overhead" or times[1] <= times[0]:
+                continue
+            name = kind_of(ran.program, step)
+            if step.kind in ("gather", "push", "meeting"):
+                name = f"ncclDevKernel_{'collective' if step.meets else 'one_sided'}_{name}"
+            name, category = (COPY, "gpu_memcpy") if name == "publish" else (name, "kernel")
+            stream = MEETINGS if step.meets and step.lane == COMPUTE else STREAM + TRACKS[step.lane]
+            what = {"correlation": next(launches)}
             if name == "optimizer":
                 yield _span("Optimizer.step", "gpu_user_annotation", device, STREAM, times)
             yield _span("cudaLaunchKernel", "cuda_runtime", device, HOST, (times[0], times[0] + 1), what)
             yield _span(name, category, device, stream, times, {"device": device, "stream": stream, **what})
         start = whole[1]
-
-
-def _kernels(seen: View) -> Iterator[tuple[str, str, int, int, int]]:
-    """What ran: its name, its category, its stream, and from when to when."""
-    for i in seen.steps:
-        step, times = seen.program.steps[i], (nanoseconds(seen.asked[i]), nanoseconds(seen.had[i]))
-        if step.kind != "overhead" and times[1] > times[0]:
-            name = _named(seen, step)
-            on_meeting = step.meets and step.lane == COMPUTE
-            stream = MEETINGS if on_meeting else STREAM + TRACKS[step.lane]
-            yield name, "gpu_memcpy" if step.kind in _COPIES else "kernel", stream, *times
-
-
-def _named(seen: View, step: Step) -> str:
-    kind = kind_of(seen.program, step)
-    if step.kind in ("gather", "push", "meeting"):
-        return f"ncclDevKernel_{'collective' if step.meets else 'one_sided'}_{kind}"
-    return _COPIES.get(kind, kind)
 
 
 def _span(

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import odcsim
 from odcsim import plots
 from odcsim.results.metrics import PARTS
 from odcsim.results.validation import Errors, Validation
@@ -67,9 +66,9 @@ def kinds(validation: Validation) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for k in validation.kinds:
         error = "" if k.error is None else _percent(k.error)
+        seconds = (f"{k.predicted_seconds:.4g}", f"{k.measured_seconds:.4g}", error)
         each = ("", "", "") if k.errors is None else _errors(k.errors)[1:]
-        seconds = (f"{k.predicted_seconds:.4g}", f"{k.measured_seconds:.4g}")
-        rows.append((k.kind, *seconds, error, f"{k.error_points:+.2f}", *each))
+        rows.append((k.kind, *seconds, f"{k.error_points:+.2f}", *each))
     return rows
 
 
@@ -90,37 +89,35 @@ def worst(validation: Validation) -> list[tuple[str, ...]]:
 
 
 def write_validation(validation: Validation, path: Path | str) -> None:
-    shown = validation.makespan
+    title, makespan, every = "Predicted against measured", validation.makespan, validation.minibatches
     between = "unknown" if validation.noise is None else f"{validation.noise.median:.1%}"
     figures = [
-        (f"{shown.median:.1%}", "median error of a minibatch's makespan"),
-        (f"{shown.p90:.1%}", "90th percentile"),
-        (f"{shown.worst:.1%}", "worst"),
+        (f"{makespan.median:.1%}", "median error of a minibatch's makespan"),
+        (f"{makespan.p90:.1%}", "90th percentile"),
+        (f"{makespan.worst:.1%}", "worst"),
         (f"{validation.idle_error:+.1f}", "percentage points of idle"),
         (between, "median between two runs: the noise"),
     ]
-    noise = [m.noise for m in validation.minibatches if m.noise is not None]
-    predicted, measured = zip(*((m.predicted_seconds, m.measured_seconds) for m in validation.minibatches), strict=True)
+    noise = [m.noise for m in every if m.noise is not None]
+    drawn = plots.agreement([m.predicted_seconds for m in every], [m.measured_seconds for m in every], noise)
+    signed = "Means are signed, the others of absolute values. A device's finish is over the makespan."
     body = [
-        page.heading("Predicted against measured", 1),
+        page.heading(title, 1),
         page.paragraph(asked(validation), "asked"),
-        *(f'<div class="answer no">{page.paragraph(text)}</div>' for text in cautions(validation)),
+        *(page.answer([text], yes=False) for text in cautions(validation)),
         page.key_figures(figures),
-        plots.embed(plots.agreement(predicted, measured, noise), "agreement"),
+        plots.embed(drawn, "agreement"),
         page.heading("Errors"),
         page.table(ERRORS, errors(validation), name="Errors"),
-        page.paragraph(
-            "Means are signed, the others of absolute values. A device's finish is over the makespan.", "note"
-        ),
-        *(page.paragraph(text) for text in (idle(validation), *queues(validation))),
+        page.paragraph(signed, "note"),
+        *map(page.paragraph, (idle(validation), *queues(validation))),
         page.heading("By kind of span"),
         page.table(KINDS, kinds(validation), name="By kind of span"),
         page.paragraph("Seconds of all devices without waiting; points are of measured device time.", "note"),
         page.heading("Worst minibatches"),
         page.table(WORST, worst(validation), name="Worst minibatches"),
-        f"<footer>{page.paragraph(f'odcsim {odcsim.__version__}')}</footer>",
     ]
-    write_text(Path(path), page.document("Predicted against measured", body, script=plots.script()))
+    write_text(Path(path), page.with_figures(title, body))
 
 
 def _errors(e: Errors) -> tuple[str, str, str, str]:
