@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from odcsim.checking.plan_check import PlanCheck, check
     from odcsim.decide.advice import Advice, advise
     from odcsim.decide.asking import ask
-    from odcsim.decide.break_even_asked import BreakEven, break_even
+    from odcsim.decide.break_even import BreakEven, break_even
     from odcsim.decide.comparison import Comparison, compare, sweep_max_tokens
     from odcsim.decide.diagnosis.asking import Diagnosis, diagnose
     from odcsim.decide.fitted import Fitted, fit
@@ -32,7 +32,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Advice": "decide.advice",
-    "BreakEven": "decide.break_even_asked",
+    "BreakEven": "decide.break_even",
     "Comparison": "decide.comparison",
     "Diagnosis": "decide.diagnosis.asking",
     "Fitted": "decide.fitted",
@@ -45,7 +45,7 @@ _HOME = {
     "TrainerFlags": "neighbours.settings",
     "advise": "decide.advice",
     "ask": "decide.asking",
-    "break_even": "decide.break_even_asked",
+    "break_even": "decide.break_even",
     "check": "checking.plan_check",
     "compare": "decide.comparison",
     "diagnose": "decide.diagnosis.asking",

@@ -18,7 +18,7 @@ from odc_engine.runs import run
 from odcsim import profile, timeline
 from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import ask
-from odcsim.decide.break_even import cv, varied
+from odcsim.decide.break_even import cv, stretch
 from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import simulate
 from odcsim.reading import load
@@ -44,7 +44,7 @@ def main() -> None:
 def rows(folder: Path, minibatches: int) -> Iterator[tuple[str, ...]]:
     profile.write(SECONDS, folder / "profile.json")
     for power in POWERS:
-        trace = varied(load("longalign"), power)
+        trace = stretch(load("longalign"), power)
         asked = {"gpu": "a100", "profile": str(folder / "profile.json"), "devices": DEVICES, "minibatch": SAMPLES}
         setting = ask(trace, "nano", **asked, minibatches=minibatches, max_tokens=trace.longest)
         (before, measured_before), (after, measured_after) = (side(folder, setting, sync) for sync in SIDES)

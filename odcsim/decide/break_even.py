@@ -1,40 +1,66 @@
 """Where on-demand stops paying: its lead over the best without it, as one thing after the other is changed.
 
-At each point both sides run the same minibatches, each by its best balancer, at a token limit that is chosen anew where
+At each value both sides run the same minibatches, each by its best balancer, at a token limit that is chosen anew where
 nobody gave one: else a curve would show what a bad limit does.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from math import exp, log
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from odcsim import catalog
 from odcsim.balance import advised, standing_for
 from odcsim.cost import Cost
-from odcsim.decide import room, sharding
+from odcsim.decide import break_even_words, room, setting_words, sharding
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.asking import setting_of
+from odcsim.decide.asking import asked, read, setting_of
+from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.evaluate import Planner, least_trusted
-from odcsim.decide.setting import Setting, assign, drawn
-from odcsim.errors import InputError
+from odcsim.decide.remedies import misfits, remedies
+from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.decide.words import BREAK_EVEN
+from odcsim.errors import InputError, nearest
 from odcsim.executors import simulation
+from odcsim.neighbours.verl import TOKEN
 from odcsim.program import SIDES
 from odcsim.question import Question
 from odcsim.schedule import Schedule
+from odcsim.support.glance import Glance, Glanced
 from odcsim.trace import Trace
 
-Schedules = Sequence[Schedule]
-Lead = Callable[[Setting], float | None]
 MINIBATCHES = 12
 TIMES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the rate of the network
-POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)  # of lengths over their mean: 0 makes them alike
+DEVICES = (2, 4, 8, 16, 32, 64, 128, 256)
 MINIBATCH = (1, 2, 4, 8, 16, 32)
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)  # of lengths over their mean: 0 makes them alike
 OVERHEADS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)  # seconds
-FEWEST, MOST = 2, 256  # devices
+# Of each side those that a quick search tries, and the advised one, which an answer may rest on.
+BALANCERS = {side: tuple(dict.fromkeys((*standing_for(side), advised(side)))) for side in SIDES}
+BySide = Mapping[str, Sequence[Sequence[Schedule]]]  # of each side, by each of its balancers
+# What others balance by: the linear and the quadratic part of a sample's weight, in any unit.
+WEIGHTS: Mapping[str, tuple[float, float]] = {
+    "tokens alone": (1.0, 0.0),
+    f"{TOKEN:,} L + L^2 (verl)": (TOKEN, 1.0),
+    "squares of lengths alone": (0.0, 1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """What is changed: its value in the question, how a value is written, and at each what is then in the place of the
+    question's: another cost, or other fields."""
+
+    name: str
+    unit: str
+    here: float
+    text: Callable[[Any], str]
+    values: Sequence[tuple[float, Any]]  # none where there is nothing to change
+    whole: bool = False  # there is nothing between the values
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,196 +80,233 @@ class Curve:
     unit: str
     here: str
     spots: tuple[Spot, ...]
-    whole: bool = False  # there is nothing between the values
+    whole: bool  # there is nothing between the values
 
     @property
-    def crossings(self) -> list[float]:
-        """Where the lead passes what is worth a change: between the values that were tried, or at the one that pays."""
-        known = [(s.value, s.lead) for s in self.spots if s.lead is not None]
-        pairs = [(a, b) for a, b in pairwise(known) if (a[1] >= NOTABLE) != (b[1] >= NOTABLE)]
-        return [max(a, b, key=lambda spot: spot[1])[0] if self.whole else _crossed(*a, *b) for a, b in pairs]
-
-    @property
-    def lead_here(self) -> float | None:
-        return next((s.lead for s in self.spots if s.label == self.here), None)
+    def title(self) -> str:
+        return f"{self.name}, {self.unit}" if self.unit else self.name
 
     @property
     def leads(self) -> list[float]:
         return [s.lead for s in self.spots if s.lead is not None]
 
-
-def here(curves: Sequence[Curve]) -> float | None:
-    """The lead where nothing is changed, by a curve over whole numbers, which no label rounds."""
-    return next((curve.lead_here for curve in curves if curve.whole), None)
-
-
-def _crossed(x: float, lead: float, other: float, its: float) -> float:
-    """By a straight line, over the logarithm where there is one."""
-    share = (NOTABLE - lead) / (its - lead)
-    return exp(log(x) + share * log(other / x)) if x > 0 and other > 0 else x + share * (other - x)
-
-
-def balancers(side: str) -> tuple[str, ...]:
-    """Those that a quick search tries, and the advised one, which an answer may rest on."""
-    return tuple(dict.fromkeys((*standing_for(side), advised(side))))
+    @property
+    def crossings(self) -> list[float]:
+        """Where the lead passes what is worth a change: at the one that pays where there is nothing between the values,
+        else by a straight line, over the logarithm where there is one."""
+        found = []
+        known = [(s.value, s.lead) for s in self.spots if s.lead is not None]
+        for (x, lead), (other, its) in pairwise(known):
+            if (lead >= NOTABLE) != (its >= NOTABLE):
+                share = (NOTABLE - lead) / (its - lead)
+                between = x * (other / x) ** share if x > 0 and other > 0 else x + share * (other - x)
+                found.append((x if lead >= NOTABLE else other) if self.whole else between)
+        return found
 
 
-def planned(setting: Setting, plan: Planner = assign) -> dict[str, list[Schedules]]:
-    """The schedules of each side, by each of its balancers."""
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """How many times as long each sync takes by these weights as by the true ones."""
+
+    name: str
+    times: Mapping[str, float]  # by sync
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BreakEven(Glanced):
+    """The lead of on-demand as one thing after the other is changed. Not `limited`: each spot has its own limit."""
+
+    setting: Setting
+    limited: bool
+    curves: tuple[Curve, ...]
+    regrets: tuple[Regret, ...]
+    ways_out: tuple[str, ...]  # what would fit, where what is asked about does not
+    fidelity: str  # of the seconds where nothing is changed
+
+    @property
+    def lead(self) -> float | None:
+        """Where nothing is changed, by a curve over whole numbers, which no label rounds."""
+        curve = next(curve for curve in self.curves if curve.whole)
+        return next((spot.lead for spot in curve.spots if spot.label == curve.here), None)
+
+    def curve(self, name: str) -> Curve:
+        known = {curve.name: curve for curve in self.curves}
+        if name not in known:
+            raise InputError(f"no curve of {name!r:.40}", fix=nearest(str(name), list(known)))
+        return known[name]
+
+    def sentences(self) -> list[str]:
+        """Whether it pays here, and where it would by what is changed."""
+        by_curve = [f"{curve.name}: {break_even_words.sentence(curve)}" for curve in self.curves]
+        return [*break_even_words.answer(self), *by_curve, *break_even_words.notes(self)]
+
+    def as_json(self) -> dict[str, Any]:
+        """As `odcsim break-even --json` prints it."""
+        return {
+            "schema": 1,
+            "inputs": inputs(self.setting),
+            "held_fixed": fixed(self.setting, limited=self.limited),
+            "fidelity": self.fidelity,
+            "lead": self.lead,
+            "curves": [{**asdict(curve), "crossings": curve.crossings} for curve in self.curves],
+            "regrets": [asdict(regret) for regret in self.regrets],
+            "ways_out": list(self.ways_out),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each spot of each curve."""
+        return [
+            {"changed": curve.name, "unit": curve.unit, **asdict(spot), "here": spot.label == curve.here,
+             "pays": None if spot.lead is None else spot.lead >= NOTABLE}
+            for curve in self.curves
+            for spot in curve.spots
+        ]  # fmt: skip
+
+    def _glance(self) -> Glance:
+        about, detail = setting_words.named(self.setting), break_even_words.question(self)
+        head, rows = break_even_words.overview(self.curves)
+        return Glance("BreakEven", about, break_even_words.answer(self)[:1], head, rows, detail)
+
+
+def break_even(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> BreakEven:
+    """How the speedup of on-demand over the best without it moves with one thing at a time: network, devices, model,
+    minibatch, lengths, fixed cost. `words`: the other fields of a question, `devices=8`, and of its recipe."""
+    return find_break_even(read(asked(BREAK_EVEN.words({"trace": trace, "model": model} | words))))
+
+
+break_even.__signature__ = BREAK_EVEN.signature(break_even)  # type: ignore[attr-defined]
+
+
+def find_break_even(question: Question, *, advance: Callable[[], None] = lambda: None) -> BreakEven:
+    """Of a question whose lengths are read. `advance` is called once for each factor that is done."""
+    question = replace(question, minibatches=MINIBATCHES)
+    setting, usual = setting_of(question), setting_of(question, limited=False)
+    limited = question.max_tokens is not None
+
+    def lead_at(given: Any) -> float | None:
+        cost = isinstance(given, Cost)
+        other = replace(usual, cost=given) if cost else setting_of(replace(question, **given), limited=False)
+        return lead(other if limited else sharding.limited(other))
+
+    curves = []
+    for factor in factors(question, usual):
+        curves += [draw(factor, lead_at)] if factor.values else []
+        advance()
+    ways_out = tuple(remedies(setting)) if misfits(setting) else ()
+    fidelity = least_trusted(simulation.fidelity(setting.cost, plan) for of in plans(setting).values() for plan in of)
+    return BreakEven(setting, limited, tuple(curves), () if ways_out else regrets(setting), ways_out, fidelity)
+
+
+def plans(setting: Setting, plan: Planner = assign) -> BySide:
     minibatches = drawn(setting)
-    return {side: [plan(setting, name, minibatches).schedules for name in balancers(side)] for side in SIDES}
+    return {side: [plan(setting, name, minibatches).schedules for name in names] for side, names in BALANCERS.items()}
 
 
-def lead(setting: Setting, plans: Mapping[str, Sequence[Schedules]] | None = None) -> float | None:
-    """How many times as fast on-demand is as the best without it. The plans are known where only transfers differ."""
-    plans = planned(setting) if plans is None else plans
-    met, apart = (_best(setting, side, plans[side]) for side in SIDES)
+def lead(setting: Setting, known: BySide | None = None) -> float | None:
+    """How many times as fast on-demand is as the best without it, of what fits; None where nothing of a side does.
+    The plans are known where only transfers differ."""
+    memory, seconds = setting.cost.cluster.memory_bytes, []
+    for side, every in (plans(setting) if known is None else known).items():
+        cost = room.under(setting.cost, side)
+        needs = [room.needed(cost, max(s.fullest for s in plan), setting.trace.longest).total for plan in every]
+        fitting = [plan for plan, need in zip(every, needs, strict=True) if not memory or need <= memory]
+        spans = [simulation.makespans(plan, cost, seed=setting.seed) for plan in fitting]
+        seconds.append(min((float(of.sum()) for of in spans), default=None))
+    met, apart = seconds
     return None if met is None or apart is None else met / apart
 
 
-def trusted(setting: Setting) -> str:
-    """How far seconds can be trusted where nothing is changed: of the plans of both sides, the least."""
-    sides = [(room.under(setting.cost, side), plans) for side, plans in planned(setting).items()]
-    return least_trusted(simulation.fidelity(cost, plan) for cost, plans in sides for plan in plans)
-
-
-def _best(setting: Setting, side: str, plans: Sequence[Schedules]) -> float | None:
-    """Seconds of the fastest of a side's plans that fit memory."""
-    cost, memory = room.under(setting.cost, side), setting.cost.cluster.memory_bytes
-    fitting = [plan for plan in plans if not memory or _needed(setting, cost, plan) <= memory]
-    every = (simulation.makespans(plan, cost, seed=setting.seed) for plan in fitting)
-    return min((float(spans.sum()) for spans in every), default=None)
-
-
-def _needed(setting: Setting, cost: Cost, plan: Schedules) -> float:
-    return room.needed(cost, max(schedule.fullest for schedule in plan), setting.trace.longest).total
-
-
-def curves(asked: Question, *, advance: Callable[[], None] = lambda: None) -> Iterator[Curve]:
-    """Of a question whose lengths are read. `advance` is called once for each curve that is done."""
-    for curve in (_network, _devices, _model, _minibatch, _variation, _overhead):
-        if (made := curve(asked)) is not None:
-            yield made
-        advance()
-
-
-def _usual(asked: Question, **other: Any) -> Setting:
-    """The question with something changed, and without the search for a token limit."""
-    return setting_of(replace(asked, **other), limited=False)
-
-
-def _lead(asked: Question) -> Lead:
-    """At a limit that is chosen anew, where nobody gave one."""
-
-    def of(setting: Setting) -> float | None:
-        try:
-            return lead(sharding.limited(setting) if asked.max_tokens is None else setting)
-        except InputError:
-            return None  # such as a trace too short for so many samples
-
-    return of
-
-
-def _spots(lead_of: Lead, settings: Sequence[tuple[float, str, Callable[[], Setting]]]) -> tuple[Spot, ...]:
+def draw(factor: Factor, lead_at: Callable[[Any], float | None]) -> Curve:
     spots = []
-    for value, label, make in settings:
+    for value, given in factor.values:
         try:
-            found = lead_of(make())
+            found = lead_at(given)
         except InputError:
-            found = None
-        spots.append(Spot(value, label, found))
-    return tuple(spots)
+            found = None  # such as a trace too short for so many samples
+        spots.append(Spot(float(value), factor.text(value), found))
+    return Curve(factor.name, factor.unit, factor.text(factor.here), tuple(spots), factor.whole)
 
 
-def _network(asked: Question) -> Curve | None:
-    return network(_usual(asked), _lead(asked))
+def factors(question: Question, usual: Setting) -> list[Factor]:
+    """What is changed, one thing at a time."""
+    cost, trace, gpus, share = usual.cost, question.trace, usual.cost.cluster.gpus, usual.minibatch
+    family = question.model.lower().rpartition("-")[0]
+    models = [name for name in catalog.model_names() if family and name.rpartition("-")[0] == family]
+    sizes = sorted((catalog.model(name).parameters / 1e9, name) for name in models)
+    traces = [stretch(trace, power) for power in POWERS]
+    profile, constant = cost.profile, cost.profile.overhead + cost.profile.microbatch
+    costs = {constant: cost}
+    for seconds in {*OVERHEADS} - {constant}:
+        below = replace(profile.below, microbatch=seconds)
+        costs[seconds] = replace(cost, profile=replace(profile, overhead=0.0, microbatch=seconds, below=below))
+    return [
+        network(usual),
+        Factor("devices", "", gpus, str, [(n, {"devices": n}) for n in sorted({*DEVICES, gpus})], whole=True),
+        Factor(
+            "model size", "B parameters", cost.model.parameters / 1e9, "{:.1f}".format,
+            [(size, {"model": name}) for size, name in sizes if len(sizes) >= 3 and not question.profile],
+        ),
+        Factor(
+            "minibatch", "samples per device", share, str,
+            [(k, {"minibatch": k, "global_batch": None}) for k in sorted({*MINIBATCH, share})], whole=True,
+        ),
+        Factor(
+            "length variation", "(deviation / mean)", cv(trace), "{:.2f}".format,
+            [(cv(other), {"trace": other}) for other in traces],
+        ),
+        Factor(
+            "fixed cost of a microbatch", "ms", constant, lambda seconds: f"{1000 * seconds:g}", sorted(costs.items())
+        ),
+    ]  # fmt: skip
 
 
-def network(usual: Setting, lead_of: Lead) -> Curve | None:
-    """Between nodes; of one node its links."""
-    cluster = usual.cost.cluster
+def network(setting: Setting) -> Factor:
+    """Between nodes; of one node its links. Nothing to change where nothing is sent, or sending takes no time."""
+    cluster = setting.cost.cluster
     several = cluster.nodes > 1
-    rate = cluster.nic_bandwidth if several else cluster.link_bandwidth
-    if cluster.gpus == 1 or not np.isfinite(rate):
-        return None
-
-    def at(times: float) -> Setting:
-        nic, link = (times, 1.0) if several else (1.0, times)
-        other = replace(
-            cluster, nic_bandwidth=nic * cluster.nic_bandwidth, link_bandwidth=link * cluster.link_bandwidth
-        )
-        return replace(usual, cost=replace(usual.cost, cluster=other))
-
-    def label(times: float) -> str:
-        return f"{rate * times * 8 / 1e9:.0f}" if several else f"{rate * times / 1e9:.0f}"
-
+    rate, bits = (cluster.nic_bandwidth, 8) if several else (cluster.link_bandwidth, 1)
+    values = []
+    for times in TIMES if cluster.gpus > 1 and np.isfinite(rate) else ():
+        at = times * rate
+        other = replace(cluster, nic_bandwidth=at) if several else replace(cluster, link_bandwidth=at)
+        values.append((round(rate * times * bits / 1e9), replace(setting.cost, cluster=other)))
     name, unit = ("network", "Gb/s per GPU") if several else ("links in a node", "GB/s")
-    made = [(float(label(t)), label(t), lambda t=t: at(t)) for t in TIMES]
-    return Curve(name, unit, label(1.0), _spots(lead_of, made))
+    return Factor(name, unit, rate * bits / 1e9, "{:.0f}".format, values)
 
 
-def _devices(asked: Question) -> Curve:
-    here, many = _usual(asked).cost.cluster.gpus, FEWEST
-    counts = set()
-    while many <= MOST:
-        counts.add(many)
-        many *= 2
-    made = [(float(n), f"{n}", lambda n=n: _usual(asked, devices=n)) for n in sorted(counts | {here})]
-    return Curve("devices", "", f"{here}", _spots(_lead(asked), made), whole=True)
-
-
-def _model(asked: Question) -> Curve | None:
-    """Of the same family, where the catalogue has several sizes."""
-    family = asked.model.lower().rpartition("-")[0]
-    names = [n for n in catalog.model_names() if family and n.rpartition("-")[0] == family]
-    if len(names) < 3 or asked.profile:
-        return None
-    sizes = sorted((catalog.model(name).parameters / 1e9, name) for name in names)
-    made = [(size, f"{size:.1f}", lambda n=name: _usual(asked, model=n)) for size, name in sizes]
-    here = f"{catalog.model(asked.model).parameters / 1e9:.1f}"
-    return Curve("model size", "B parameters", here, _spots(_lead(asked), made))
-
-
-def _minibatch(asked: Question) -> Curve:
-    here = _usual(asked).minibatch
-    made = [
-        (float(k), f"{k}", lambda k=k: _usual(asked, minibatch=k, global_batch=None))
-        for k in sorted({*MINIBATCH, here})
-    ]
-    return Curve("minibatch", "samples per device", f"{here}", _spots(_lead(asked), made), whole=True)
-
-
-def _variation(asked: Question) -> Curve:
-    traces = [varied(asked.trace, power) for power in POWERS]
-    made = [(cv(t), f"{cv(t):.2f}", lambda t=t: _usual(asked, trace=t)) for t in traces]
-    return Curve("length variation", "(deviation / mean)", f"{cv(asked.trace):.2f}", _spots(_lead(asked), made))
-
-
-def varied(trace: Trace, power: float) -> Trace:
+def stretch(trace: Trace, power: float) -> Trace:
     """Lengths of about the same mean, whose distances from it are stretched or shrunk; none is longer than twice the
     longest."""
     raw = (trace.lengths / trace.mean) ** power
-    weights = np.ones(len(raw)) if trace.counts is None else trace.counts
-    lengths = raw * trace.mean / np.average(raw, weights=weights)
+    lengths = raw * trace.mean / np.average(raw, weights=trace.counts)
     return replace(trace, lengths=np.clip(np.rint(lengths), 1, 2 * trace.longest).astype(np.int64), loss=None)
 
 
 def cv(trace: Trace) -> float:
-    weights = np.ones(len(trace.lengths)) if trace.counts is None else trace.counts
-    deviation = np.sqrt(np.average((trace.lengths - trace.mean) ** 2, weights=weights))
+    """The coefficient of variation."""
+    deviation = np.sqrt(np.average((trace.lengths - trace.mean) ** 2, weights=trace.counts))
     return float(deviation / trace.mean)
 
 
-def _overhead(asked: Question) -> Curve:
-    usual = _usual(asked)
-    profile = usual.cost.profile
+def regrets(setting: Setting) -> tuple[Regret, ...]:
+    """What it costs to balance by the wrong weights: plans made by other people's costs, run at the true ones."""
+    minibatches, found = drawn(setting), []
+    right = side_seconds(setting, minibatches)
+    for name, (linear, quadratic) in WEIGHTS.items():
+        some = []
+        for one in minibatches:
+            lengths = one.lengths.astype(np.float64)
+            some.append(replace(one, linear=linear * lengths, quadratic=quadratic * lengths**2))
+        wrong = side_seconds(setting, some)
+        found.append(Regret(name, {side: wrong[side] / right[side] for side in SIDES}))
+    return tuple(found)
 
-    held = profile.overhead + profile.microbatch
 
-    def at(seconds: float) -> Setting:
-        emptier = replace(profile.below, microbatch=profile.below.microbatch if seconds == held else seconds)
-        other = replace(profile, overhead=0.0, microbatch=seconds, below=emptier) if seconds != held else profile
-        return replace(usual, cost=replace(usual.cost, profile=other))
-
-    made = [(s, f"{1000 * s:g}", lambda s=s: at(s)) for s in sorted({*OVERHEADS, held})]
-    return Curve("fixed cost of a microbatch", "ms", f"{1000 * held:g}", _spots(_lead(asked), made))
+def side_seconds(setting: Setting, minibatches: Sequence[Drawn]) -> dict[str, float]:
+    """Seconds of each side, balanced by these weights alone: to simulate both of sorted-slice's deals would tell it
+    the true seconds."""
+    seconds = {}
+    for side in SIDES:
+        plan = assign(setting, standing_for(side)[0], minibatches, exactly=False)
+        seconds[side] = float(simulation.makespans(plan.schedules, room.under(setting.cost, side)).sum())
+    return seconds

@@ -1,88 +1,97 @@
-"""What curves of on-demand's lead come to, in a sentence each."""
+"""What curves of on-demand's lead come to, in sentences and tables."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from odcsim.decide import setting_words
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.break_even import Curve, here
-from odcsim.decide.setting import Setting
-from odcsim.decide.weights import Regret
-from odcsim.support.numbers import counted
+from odcsim.support import tables
+from odcsim.support.numbers import counted, from_to, ratio
+
+if TYPE_CHECKING:
+    from odcsim.decide.break_even import BreakEven, Curve  # which tell of themselves by these
 
 
-def question(setting: Setting, *, limited: bool) -> str:
-    """Not `limited`: the token limit is looked for at each spot."""
-    cost, size = setting.cost, counted(setting.minibatch, "sample")
+def question(result: "BreakEven") -> str:
+    """Where nobody gave a limit, each spot has its own."""
+    setting, cost = result.setting, result.setting.cost
+    size = counted(setting.minibatch, "sample")
+    anew = " Where something is changed, sharding is by the same rule." if setting.sharded_by else ""
     return (
         f"Speedup of on-demand over the best without it: {cost.model.name}{cost.recipe.told} on "
         f"{cost.cluster.gpus} x {cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
         f"One thing is changed at a time; a speedup of {NOTABLE:.2f} or more pays.\n"
-        f"{setting_words.fixed(setting, limited=limited)}{_anew(setting)}"
+        f"{setting_words.fixed(setting, limited=result.limited)}{anew}"
     )
 
 
-def _anew(setting: Setting) -> str:
-    """What is held only where nothing is changed."""
-    return " Where something is changed, sharding is by the same rule." if setting.sharded_by else ""
-
-
-def answer(curves: Sequence[Curve]) -> str:
-    """Whether on-demand pays here, and what that hangs on."""
-    if (lead := here(curves)) is None:
-        return "On-demand and the best without it cannot be compared here: one of them cannot run what you ask about."
+def answer(result: "BreakEven") -> list[str]:
+    """Whether on-demand pays here, and what that hangs on; and what would fit where this does not."""
+    fit = f"Out of memory: what you ask about does not fit. Options that fit: {'; '.join(result.ways_out)}."
+    ways_out = [fit] if result.ways_out else []
+    if (lead := result.lead) is None:
+        one = "one of them cannot run what you ask about"
+        return [f"On-demand and the best without it cannot be compared here: {one}.", *ways_out]
     digits = 2 if (round(lead, 2) >= NOTABLE) == (lead >= NOTABLE) else 3
     pays = "pays" if lead >= NOTABLE else "does not pay"
-    told = f"On-demand {pays} here: it is {lead:.{digits}f} times as fast as the best without it."
-    moved = [f"{c.name} (it pays {_where(c)}; here it is {c.here})" for c in curves if c.crossings]
-    rest = [c.name for c in curves if c.leads and not c.crossings]
+    words = f"On-demand {pays} here: it is {lead:.{digits}f} times as fast as the best without it."
+    moved = [f"{c.name} (it pays {_where(c)}; here it is {c.here})" for c in result.curves if c.crossings]
+    rest = [c.name for c in result.curves if c.leads and not c.crossings]
     if not moved:
-        return f"{told} Nothing else that was tried ({', '.join(rest)}) changes that."
+        return [f"{words} Nothing else that was tried ({', '.join(rest)}) changes that.", *ways_out]
     still = f"; not on {_listed(rest, 'or')}" if rest else ""
-    return f"{told} This depends on {_listed(moved, 'and')}{still}."
+    return [f"{words} This depends on {_listed(moved, 'and')}{still}.", *ways_out]
 
 
 def _listed(words: Sequence[str], last: str) -> str:
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def sentence(curve: Curve) -> str:
+def sentence(curve: "Curve") -> str:
     if not curve.leads:
         return "None of these fits in memory, or none can be drawn."
+    if curve.crossings:
+        return f"It pays {_where(curve)}; here it is {curve.here}."
     low, high = min(curve.leads), max(curve.leads)
-    if not curve.crossings:
-        most = f"{high:.2f}" if round(high, 2) < NOTABLE else f"{high:.3f}"
-        return (
-            f"It pays at all of these ({low:.2f} and more)." if low >= NOTABLE else f"It pays at none (at most {most})."
-        )
-    return f"It pays {_where(curve)}; here it is {curve.here}."
+    if low >= NOTABLE:
+        return f"It pays at all of these ({low:.2f} and more)."
+    return f"It pays at none (at most {high:.{2 if round(high, 2) < NOTABLE else 3}f})."
 
 
-def _where(curve: Curve) -> str:
+def _where(curve: "Curve") -> str:
     """Between which of the values, where the lead passes what pays."""
-    known = [s for s in curve.spots if s.lead is not None]
-    pays = (known[0].lead or 0) >= NOTABLE
-    words = []
+    pays, words = curve.leads[0] >= NOTABLE, []
     for at in curve.crossings:
-        words.append(f"{'up to' if pays else 'from'} {'' if curve.whole else 'about '}{_value(curve, at)}")
+        value = f"{at:.0f}" if at >= 10 else f"{at:.2g}"
+        value = f"{1000 * at:.0f}" if curve.unit == "ms" else value  # of seconds
+        words.append(f"{'up to' if pays else 'from'} {'' if curve.whole else 'about '}{value} {curve.unit}".strip())
         pays = not pays
     return " and ".join(words)
 
 
-def _value(curve: Curve, at: float) -> str:
-    if curve.unit == "ms":
-        return f"{1000 * at:.0f} ms"
-    return f"{at:.0f} {curve.unit}".strip() if at >= 10 else f"{at:.2g} {curve.unit}".strip()
-
-
-def misfit(ways_out: Sequence[str]) -> str:
-    return f"Out of memory: what you ask about does not fit. Options that fit: {'; '.join(ways_out)}."
-
-
-def regret_lines(regrets: Sequence[Regret]) -> list[str]:
+def regrets(result: "BreakEven") -> list[str]:
     """What balancing by other weights than the true ones costs."""
-    return [
-        f"Balanced by {r.name}: "
-        + ", ".join(f"{side} takes {100 * (times - 1):+.1f} %" for side, times in r.times.items())
-        + "."
-        for r in regrets
-    ]
+    lines = []
+    for regret in result.regrets:
+        more = ", ".join(f"{side} takes {100 * (times - 1):+.1f} %" for side, times in regret.times.items())
+        lines.append(f"Balanced by {regret.name}: {more}.")
+    return lines
+
+
+def notes(result: "BreakEven") -> list[str]:
+    """That, and what was extrapolated."""
+    return [*regrets(result), *setting_words.doubts(result.fidelity, result.setting.cost.profile)]
+
+
+def table(curve: "Curve") -> list[str]:
+    """Lines for a terminal."""
+    leads = ["-" if s.lead is None else f"{s.lead:.2f}" for s in curve.spots]
+    rows = [[curve.title, *(s.label for s in curve.spots)], ["  on-demand speedup", *leads]]
+    return tables.lines(rows, [-32, *[7] * len(leads)])
+
+
+def overview(curves: Sequence["Curve"]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """A head, and a row for each curve."""
+    leads = [from_to(min(c.leads), max(c.leads), ratio) if c.leads else "-" for c in curves]
+    rows = [(c.title, c.here, between, sentence(c)) for c, between in zip(curves, leads, strict=True)]
+    return ("changed", "here", "on-demand speedup", ""), rows

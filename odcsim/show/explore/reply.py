@@ -6,7 +6,7 @@ from typing import Any
 
 from odcsim import neighbours
 from odcsim.decide import answer, answer_words
-from odcsim.decide.break_even import lead, network, planned
+from odcsim.decide.break_even import draw, lead, network, plans
 from odcsim.decide.break_even_words import sentence
 from odcsim.decide.comparison import Comparison, compare, pairs
 from odcsim.decide.setting import Drawn, Setting, assign
@@ -103,9 +103,9 @@ def break_even(asked: Asked) -> str:
 @remembered(ROWS, lambda *_: 1)
 def _broken_even(asked: Asked) -> str:
     setting = asked.setting
-    plans = planned(setting, lambda *given: _planned(asked, *given))  # which no network changes
-    curve = network(setting, lambda other: lead(other, plans))
-    if curve is None or not curve.leads:
+    known = plans(setting, lambda *given: _planned(asked, *given))  # which no network changes
+    curve = draw(network(setting), lambda cost: lead(replace(setting, cost=cost), known))
+    if not curve.leads:
         return ""
     tried = f"{curve.spots[0].label} to {curve.spots[-1].label} {curve.unit}"
     return f"{curve.name.capitalize()}, {tried}: {sentence(curve)}"

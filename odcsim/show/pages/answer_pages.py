@@ -1,6 +1,5 @@
 """Answers as pages: what to rent, where on-demand stops paying, and where the steps of a run go."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +7,9 @@ from odcsim import plots
 from odcsim.decide import advice_words, break_even_words
 from odcsim.decide.advice import Advice
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.break_even import Curve, here
+from odcsim.decide.break_even import BreakEven
 from odcsim.decide.diagnosis import columns, words
 from odcsim.decide.diagnosis.asking import Diagnosis
-from odcsim.decide.setting import Setting
-from odcsim.decide.weights import Regret
 from odcsim.plots.diagnosis import ran_step, worst
 from odcsim.plots.pareto import Priced, pareto
 from odcsim.plots.rows import lead
@@ -53,31 +50,19 @@ def write_advice(advice: Advice, path: Path | str) -> None:
     write_text(Path(path), page.with_figures(title, body))
 
 
-def write_break_even(
-    setting: Setting,
-    curves: Sequence[Curve],
-    regrets: Sequence[Regret],
-    path: Path | str,
-    ways_out: Sequence[str] = (),
-    *,
-    limited: bool = True,
-) -> None:
-    """A curve and a sentence for each thing that is changed. `ways_out`: what would fit, where what is asked about does
-    not. Not `limited`: each spot has its own limit."""
-    title = "Where does on-demand stop paying?"
-    answer = [break_even_words.answer(curves), *([break_even_words.misfit(ways_out)] if ways_out else [])]
+def write_break_even(result: BreakEven, path: Path | str) -> None:
+    """A curve and a sentence for each thing that is changed."""
+    title, notes = "Where does on-demand stop paying?", break_even_words.regrets(result)
     body = [
         page.heading(title, 1),
-        page.answer(answer, yes=(here(curves) or 0.0) >= NOTABLE),
-        page.paragraph(break_even_words.question(setting, limited=limited), "asked"),
+        page.answer(break_even_words.answer(result), yes=(result.lead or 0.0) >= NOTABLE),
+        page.paragraph(break_even_words.question(result), "asked"),
     ]
-    for number, curve in enumerate(curves):
-        name = f"{curve.name}, {curve.unit}" if curve.unit else curve.name
+    for number, curve in enumerate(result.curves):
         labels, leads = [s.label for s in curve.spots], [s.lead for s in curve.spots]
-        drawn = lead(name, labels, leads, curve.here, NOTABLE)
+        drawn = lead(curve.title, labels, leads, curve.here, NOTABLE)
         body += [plots.embed(drawn, f"curve-{number}"), page.paragraph(break_even_words.sentence(curve))]
-    if regrets:
-        body += [page.heading("Wrong weights"), *map(page.paragraph, break_even_words.regret_lines(regrets))]
+    body += [page.heading("Wrong weights"), *map(page.paragraph, notes)] if notes else []
     write_text(Path(path), page.with_figures(title, body))
 
 

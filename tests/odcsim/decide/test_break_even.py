@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import log
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import odcsim
 from odcsim import Trace
 from odcsim.decide import break_even
 from odcsim.decide.asking import setting_of
-from odcsim.decide.break_even import MINIBATCHES, curves, cv, lead, varied
-from odcsim.decide.weights import WEIGHTS, regrets
+from odcsim.decide.break_even import MINIBATCHES, WEIGHTS, Curve, Spot, cv, find_break_even, lead, regrets, stretch
 from odcsim.question import Question
 from odcsim.recipe import Recipe
 
@@ -25,7 +27,7 @@ ASKED = Question(
 
 @pytest.fixture(scope="module")
 def made():
-    return {curve.name: curve for curve in curves(ASKED)}
+    return {curve.name: curve for curve in find_break_even(ASKED).curves}
 
 
 def test_a_faster_network_never_hurts_on_demand(made):
@@ -36,7 +38,7 @@ def test_a_faster_network_never_hurts_on_demand(made):
 
 @pytest.mark.parametrize("power", break_even.POWERS)
 def test_varied_lengths_keep_their_mean_and_stretch(power):
-    other = varied(LONG, power)
+    other = stretch(LONG, power)
     assert other.mean == pytest.approx(LONG.mean, rel=0.03)
     assert (cv(other) - cv(LONG)) * (power - 1) >= -1e-6
 
@@ -71,3 +73,16 @@ def test_at_a_crossing_the_answer_changes(made):
         return lead(replace(usual, cost=replace(usual.cost, cluster=cluster)))
 
     assert with_network(at / 1.3) < break_even.NOTABLE < with_network(at * 1.3)
+
+
+@given(st.lists(st.none() | st.floats(0.5, 2), min_size=1, max_size=8), st.booleans())
+def test_at_each_crossing_the_lead_passes_what_pays_on_a_line_between_two_neighbours(leads, whole):
+    """Where there is nothing between them, it is the one that pays. Over the logarithm, but from zero on."""
+    curve = Curve("a", "", "", tuple(Spot(float(i), f"{i}", lead) for i, lead in enumerate(leads)), whole)
+    known = [spot for spot in curve.spots if spot.lead is not None]
+    both = [(a, b) for a, b in pairwise(known) if len({spot.lead >= break_even.NOTABLE for spot in (a, b)}) == 2]
+    assert len(curve.crossings) == len(both)
+    for at, (a, b) in zip(curve.crossings, both, strict=True):
+        share = log(at / a.value) / log(b.value / a.value) if a.value else at / b.value
+        lead_there = a.lead + share * (b.lead - a.lead)
+        assert lead_there == pytest.approx(max(a.lead, b.lead) if whole else break_even.NOTABLE)
