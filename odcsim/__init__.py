@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison, compare, sweep_max_tokens
     from odcsim.decide.diagnosis.asking import Diagnosis, diagnose
     from odcsim.decide.fitted import Fitted, fit
-    from odcsim.decide.rollouts.asking import RolloutSteps, rl
+    from odcsim.decide.rl import RolloutSteps, rl
     from odcsim.decide.setting import Setting, plan
     from odcsim.decide.sweep import SweepRows, sweep
     from odcsim.errors import InputError
@@ -38,7 +38,7 @@ _HOME = {
     "Fitted": "decide.fitted",
     "InputError": "errors",
     "PlanCheck": "checking.plan_check",
-    "RolloutSteps": "decide.rollouts.asking",
+    "RolloutSteps": "decide.rl",
     "Setting": "decide.setting",
     "SweepRows": "decide.sweep",
     "Trace": "trace",
@@ -53,7 +53,7 @@ _HOME = {
     "flags": "neighbours.settings",
     "load": "reading",
     "plan": "decide.setting",
-    "rl": "decide.rollouts.asking",
+    "rl": "decide.rl",
     "simulate": "executors.simulation",
     "sweep": "decide.sweep",
     "sweep_max_tokens": "decide.comparison",

@@ -19,9 +19,7 @@ from page_table import table
 import odcsim
 from odcsim.decide.asking import asked, setting_of
 from odcsim.decide.comparison import Comparison, compare
-from odcsim.decide.rollouts.asking import stepped
-from odcsim.decide.rollouts.pilot import RolloutBatch
-from odcsim.decide.rollouts.whole import Around
+from odcsim.decide.rl import Around, RolloutBatch, predict_steps
 from odcsim.decide.setting import Setting
 from odcsim.support.files import check_writable, write_text
 from odcsim.timeline import Floats, Ints
@@ -228,15 +226,15 @@ def of_rollouts(name: str, size: int, minibatches: int, times: int) -> dict[str,
     large = grouped(name, np.random.default_rng(1), LARGE * 4)
     orders = {"shuffled": False, "in order": True}
     known = {order: truth(ask(large, LARGE, 0, in_order=of)) for order, of in orders.items()}
-    real = {(row.dealer, row.way): row.seconds for row in steps(large, LARGE // 4, 0).rows}
+    real = {step.row.pair: step.row.makespan_seconds for step in steps(large, LARGE // 4, 0).rows}
     held: dict[str, Held] = {order: {} for order in (*orders, "odcsim rl")}
     for seed in range(times):
         trace = grouped(name, np.random.default_rng([seed, size]), size // ROLLOUTS)
         for order, of in orders.items():
             part = replace(trace, drawn_from=DATASET)
             judged(held[order], ask(part, minibatches, seed, in_order=of), known[order])
-        for row in steps(trace, STEPS, seed).rows:
-            _note(held["odcsim rl"], "step", *row.ends, real[row.dealer, row.way])
+        for row in (step.row for step in steps(trace, STEPS, seed).rows):
+            _note(held["odcsim rl"], "step", row.model_low, row.model_high, real[row.pair])
     return held
 
 
@@ -244,7 +242,7 @@ def steps(trace: Trace, count: int, seed: int):  # type: ignore[no-untyped-def]
     """Steps of RL, drawn from such a pilot."""
     question = asked({"trace": trace, "seed": seed, **QUESTION})
     batch = RolloutBatch(PROMPTS, ROLLOUTS, steps=count)
-    return stepped(question, batch, Around(), limited=lambda one: certain(setting_of(one)))
+    return predict_steps(question, batch, Around(), make_setting=lambda one: certain(setting_of(one)))
 
 
 FIGURES = ("speedup", "speedup, 1.00", "run", "epoch", "step")

@@ -39,10 +39,15 @@ def verdict(reply: Basis) -> str:
     if capacity.tight(reply.chosen):  # more of a GPU than estimates can be trusted for
         words += f" Memory per device is {capacity.told(reply.chosen)}, so it may not fit."
     for kept, row in reply.kept_out:
-        why = "is tight in memory" if capacity.tight(row) else "does not fit memory"
-        faster = f"{kept.makespan_seconds / row.makespan_seconds:.2f} times as fast"
-        words += f" {row.name} would be {faster} as {kept.name}, but {why} ({capacity.sized(row)})."
+        words += f" {would_be(row, kept)}"
     return words
+
+
+def would_be(row: Row, kept: Row) -> str:
+    """How much faster a row would be than one that is chosen before it by memory alone."""
+    times = kept.makespan_seconds / row.makespan_seconds
+    why = "is tight in memory" if capacity.tight(row) else "does not fit memory"
+    return f"{row.name} would be {times:.2f} times as fast as {kept.name}, but {why} ({capacity.sized(row)})."
 
 
 def _nothing_fits(reply: Basis) -> str:

@@ -17,7 +17,7 @@ from ways_in import DRAWN, RECOMPUTE, SEARCHED, Question, drawn, recipe_fields
 import odcsim
 from odcsim.decide.advice import OF_ROWS, Offer, Wish, offer
 from odcsim.decide.evaluate import least_trusted
-from odcsim.decide.rollouts import pilot
+from odcsim.decide.rl import RolloutBatch, draw_steps
 from odcsim.errors import in_python
 from odcsim.question import TERMS, question_of
 from odcsim.support import tables
@@ -339,10 +339,10 @@ def of_policy(words: Values, question: Question) -> Values:
 
 def piloted(question: Question) -> list[Values]:
     """Compare's rows of the very minibatches of an RL step."""
-    batch = pilot.RolloutBatch(question.prompts, question.of_prompt, 1, ways_in.STEPS)
+    batch = RolloutBatch(question.prompts, question.of_prompt, 1, ways_in.STEPS)
     recorded = odcsim.load(question.trace, truncate=question.truncate, drop_over=question.drop_over)
     setting = odcsim.ask(
-        pilot.run(recorded, batch, question.seed),
+        draw_steps(recorded, batch, question.seed)[0],
         question.model,
         minibatch=batch.share(question.devices),
         minibatches=ways_in.STEPS,

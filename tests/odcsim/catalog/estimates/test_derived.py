@@ -20,7 +20,7 @@ from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
 from odcsim.cost import Cost
 from odcsim.decide.asking import ask
-from odcsim.decide.rollouts.whole import forward
+from odcsim.decide.rl import forward
 from odcsim.decide.setting import cost_of, plan
 from odcsim.errors import InputError
 from odcsim.executors.simulation import fidelity, simulate, usage

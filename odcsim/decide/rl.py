@@ -1,0 +1,362 @@
+"""A step of reinforcement learning: groups of rollouts, dealt by the rules of trainers or by balancers of ours, trained
+on in updates; beside that passes without backward, and generation, which balance does not touch."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from odcsim.cost import Cost, Load
+from odcsim.decide import rl_words, setting_words, stock
+from odcsim.decide.asking import asked, read, setting_of
+from odcsim.decide.comparison import fixed, inputs
+from odcsim.decide.evaluate import costed, in_file, least_trusted
+from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.decide.way import Way
+from odcsim.decide.words import RL, checked
+from odcsim.errors import InputError, misspelled
+from odcsim.executors import simulation
+from odcsim.flat import flattened
+from odcsim.neighbours import verl
+from odcsim.program import MEETING, ONE_SIDED, SIDES
+from odcsim.question import AMOUNT, COUNT, FLAG, Question, Values
+from odcsim.results import capacity
+from odcsim.results.intervals import Draws, draws, of_run
+from odcsim.results.summary import Row, scaled
+from odcsim.schedule import Schedule
+from odcsim.support.glance import Glance, Glanced
+from odcsim.support.numbers import seconds as read_seconds
+from odcsim.timeline import Floats, Ints
+from odcsim.trace import Trace, check_drawn
+
+HEAD = 1 / 3  # of the head's seconds that are its forward's
+PASSES = Values(int, "a whole number from 0 to 3", 0, 3)
+TIME = "give seconds, or a time such as 3min"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBatch:
+    """What one step generates and trains on: so many samples of each prompt, in so many updates."""
+
+    prompts: int
+    rollouts: int
+    updates: int = 1
+    steps: int = 20  # that stand for all
+
+    @property
+    def samples(self) -> int:
+        return self.prompts * self.rollouts
+
+    def share(self, devices: int) -> int:
+        """Samples of a device and update."""
+        if self.samples % (self.updates * devices):
+            raise InputError(
+                f"{self.prompts} prompts x {self.rollouts} rollouts do not divide into {self.updates} updates on "
+                f"{devices} devices",
+                fix="choose numbers that do",
+            )
+        return self.samples // (self.updates * devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a step has beside the actor's training pass. A critic is taken for a model of the same shape, whose values
+    are one pass more."""
+
+    passes: int = 2  # without backward: log-probabilities of the old policy and of the reference
+    critic: bool = False
+    generation: float = 0.0  # seconds, with all else that does not depend on who trains on what
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStep:
+    """What a step comes to by a rule of dealing under a sync, on average."""
+
+    row: Row  # seconds, GPU-hours and dollars of all of it, with their intervals; all else is of its training
+    training: float  # seconds of the actor's and the critic's passes
+    forward: float  # of passes without backward
+    generation: float
+
+    def as_json(self) -> dict[str, Any]:
+        row = self.row
+        return {
+            "dealt": row.balancer, "run": row.sync, "training_seconds": self.training, "forward_seconds": self.forward,
+            "generation_seconds": self.generation, "step_seconds": row.makespan_seconds, "dollars": row.dollars,
+            "step_seconds_low": row.model_low, "dollars_low": row.dollars_low, "step_seconds_high": row.model_high,
+            "dollars_high": row.dollars_high, "memory_bytes": row.memory_bytes, "memory_fits": row.memory_fits,
+            "memory_limit": row.memory_limit, "memory_tight": capacity.tight(row), "fidelity": row.fidelity,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RolloutSteps(Glanced):
+    """Step seconds under every batching rule and each sync that is run with it."""
+
+    setting: Setting  # of the updates, one behind the other
+    batch: RolloutBatch
+    around: Around
+    rows: tuple[RolloutStep, ...]
+    grouped: bool  # whether the lengths say which rollouts are of one prompt
+
+    def row(self, dealt: str, run: str) -> RolloutStep:
+        known = [step.row.pair for step in self.rows]
+        if (dealt, run) in known:
+            return self.rows[known.index((dealt, run))]
+        runs = [sync for name, sync in known if name == dealt]
+        names = list(dict.fromkeys(name for name, _ in known))
+        hint = misspelled(str(run), runs, alike=0.6) if runs else misspelled(str(dealt), names, alike=0.6)
+        there = f"{dealt} runs under {' or '.join(runs)}" if runs else f"there are {', '.join(names)}"
+        raise InputError(f"no row of {dealt!s:.40} under {run!s:.40}", fix=hint or there)
+
+    @property
+    def own(self) -> RolloutStep | None:
+        """What the trainer that was asked for runs by itself."""
+        names = [dealer.name for dealer in dealers(self.setting.trainer) if dealer.trainer == self.setting.trainer]
+        return next((step for step in self.rows if step.row.balancer in names and not step.row.one_sided), None)
+
+    @property
+    def fidelity(self) -> str:
+        """Of the seconds of all rows: of the least trusted."""
+        return least_trusted(step.row.fidelity for step in self.rows)
+
+    def sentences(self) -> list[str]:
+        """Step seconds, and what batching and sync bring."""
+        return rl_words.sentences(self)
+
+    def as_json(self) -> dict[str, Any]:
+        """As `odcsim rl --json` prints it."""
+        batch, around = self.batch, self.around
+        size = {name: getattr(batch, name) for name in ("prompts", "rollouts", "updates", "steps")}
+        beside = {"forward_passes": around.passes, "critic": around.critic, "generation_seconds": around.generation}
+        return {
+            "schema": 1,
+            "inputs": {**inputs(self.setting), "grouped": self.grouped, **size, **beside},
+            "held_fixed": fixed(self.setting),
+            "fidelity": self.fidelity,
+            "basis": "one step, on average",
+            "rows": self.records(),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """Its rows, flat."""
+        return [step.as_json() for step in self.rows]
+
+    def _glance(self) -> Glance:
+        about = f"{setting_words.named(self.setting)}, {rl_words.size(self.batch)}"
+        return Glance("RolloutSteps", about, self.sentences(), *rl_words.overview(self.rows))
+
+
+def rl(
+    trace: Trace | str | os.PathLike[str] | ArrayLike,
+    model: str,
+    *,
+    prompts: int,
+    rollouts: int,
+    updates: int = 1,
+    steps: int = 20,
+    forward_passes: int = 2,
+    critic: bool = False,
+    generation_seconds: float | str = 0.0,
+    **words: Any,
+) -> RolloutSteps:
+    """A whole step of reinforcement learning: `prompts` times `rollouts` samples, drawn by groups, trained on in
+    `updates`, with passes without backward and generation beside it. `words`: the other fields of a question,
+    `devices=4`, and of its recipe."""
+    own = {"prompts": prompts, "rollouts": rollouts, "updates": updates, "steps": steps}
+    given = RL.words({"trace": trace, "model": model} | words, (*own, "forward_passes", "generation_seconds"))
+    batch = RolloutBatch(**{name: checked(name, value, COUNT) for name, value in own.items()})
+    passes, critic = checked("forward_passes", forward_passes, PASSES), checked("critic", critic, FLAG)
+    try:
+        time = read_seconds(generation_seconds) if isinstance(generation_seconds, str) else generation_seconds
+    except argparse.ArgumentTypeError as error:
+        raise InputError(f"--generation-seconds holds '{generation_seconds:.40}': {error}", fix=TIME) from None
+    around = Around(passes, critic, float(checked("generation_seconds", time, AMOUNT, TIME)))
+    return predict_steps(read(asked(given)), batch, around)
+
+
+rl.__signature__ = RL.signature(rl)  # type: ignore[attr-defined]
+
+
+def predict_steps(
+    question: Question,
+    batch: RolloutBatch,
+    around: Around,
+    *,
+    advance: Callable[[], None] = lambda: None,
+    make_setting: Callable[[Question], Setting] = setting_of,
+) -> RolloutSteps:
+    """Of a question whose lengths are read. `advance` is called once for each deal and each run of one, as `count_work`
+    counts them; `make_setting` is for who tells how far it is with that."""
+    trace: Trace = question.trace
+    if (trainer := stock.known(question.trainer)) is not None:
+        stock.check(trace, question.recipe, trainer)
+    if question.recipe.value("loss") == "chunked" and not question.profile:  # which says what ran
+        question = replace(question, recipe=question.recipe.by(loss="policy"))
+    share, count = batch.share(question.devices), batch.steps * batch.updates
+    check_drawn(batch.samples // batch.updates, count, trace.name)
+    steps, prompts, size = draw_steps(trace, batch, question.seed)
+    setting = make_setting(replace(question, trace=steps, minibatch=share, minibatches=count, in_order=True))
+    minibatches = drawn(setting)
+    # Prompts are what is drawn: siblings come together, and are alike.
+    work = np.concatenate([one.weights for one in minibatches]).reshape(*prompts.shape, -1).sum(axis=2)
+    file, siblings = in_file(trace, setting.cost), trace.siblings
+    about = draws(list(prompts), list(work), size, file=file, siblings=siblings, whole=setting.whole)
+    rows = []
+    for dealer in dealers(setting.trainer):
+        schedules = dealer.schedules(setting, minibatches, batch.updates)
+        advance()
+        for sync in dealer.syncs:
+            rows.append(predict_step(Way(setting, dealer.name, sync), schedules, batch.updates, around, about))
+            advance()
+    return RolloutSteps(setting, batch, around, tuple(rows), trace.group is not None)
+
+
+def predict_step(way: Way, schedules: Sequence[Schedule], updates: int, around: Around, about: Draws) -> RolloutStep:
+    """One row, whose interval is of its seconds and of which prompts were drawn; generation is what somebody said."""
+    setting, cost = way.setting, way.cost
+    used, limit = simulation.usage(schedules, cost, seed=setting.seed), cost.cluster.memory_bytes or None
+    most = max(schedule.fullest for schedule in schedules), setting.trace.longest
+    row = costed(cost, way.balancer, used, simulation.carried(schedules), most, limit, setting.price)
+    trained = used.makespan.reshape(-1, updates).sum(axis=1) * (1 + around.critic)
+    passed = forward(cost, schedules, updates) * (around.passes + around.critic)
+    low, high = of_run(trained + passed, about, cost.profile.low, cost.profile.high)
+    training, passes, generation = float(trained.mean()), float(passed.mean()), around.generation
+    seconds, first, last = ((training + passes) * times + generation for times in (1.0, low, high))
+    row = scaled(row, seconds / row.makespan_seconds, (first / seconds, last / seconds))
+    row = replace(row, fidelity=simulation.fidelity(cost, schedules))
+    return RolloutStep(row, training, passes, generation)
+
+
+def forward(cost: Cost, schedules: Sequence[Schedule], updates: int) -> Floats:
+    """Seconds of one pass without backward over each step, in the microbatches that it trains on.
+
+    Where devices meet, the slowest sets the pace of each microbatch; on demand only that of the step.
+    """
+    alone, profile = cost.recipe.one_sided, cost.profile
+    transfers = cost.transfers(alone)
+    # A microbatch's constant is that of its training.
+    bare = replace(cost, profile=replace(profile, microbatch=0.0, below=replace(profile.below, microbatch=0.0)))
+    seconds = np.zeros((len(schedules), cost.workers if alone else 1))
+    for number, schedule in enumerate(schedules):
+        load = Load.of(cost.model, [schedule])
+        compute, count = bare.compute(load), len(load.tokens)
+        layer, embed, head = (
+            np.concatenate([compute(what, m) for m in range(count)]) for what in ("forward", "embed", "head")
+        )
+        layer = np.maximum(layer, transfers["gather layer"])  # a layer takes as long as its gather where that is longer
+        every = cost.model.layers * layer + embed + HEAD * head + transfers["gather root"]
+        every[np.arange(count)[:, None] >= load.counts] = 0.0  # a device has no such microbatch
+        seconds[number] = every.sum(axis=0) if alone else every.max(axis=1).sum()
+    steps: Floats = seconds.reshape(-1, updates, seconds.shape[1]).sum(axis=1).max(axis=1)
+    return steps
+
+
+def draw_steps(trace: Trace, batch: RolloutBatch, seed: int) -> tuple[Trace, Ints, int]:
+    """Steps of prompts times rollouts, one behind the other, drawn from recorded groups: what a pilot of fewer says of
+    a run of more. With them which of the recorded prompts each step has [step, prompt], and how many there are.
+
+    Siblings stay together; an update never spans two steps, and is a `step` of the trace. Every group comes once before
+    any comes again, and one that is smaller than asked gives samples twice. Without groups, samples are drawn singly,
+    and stand for prompts: a prompt's rollouts are then no more alike than any others.
+    """
+    if trace.bundle is not None:
+        fix = "give lengths of rollouts, or ask 'odcsim compare'"
+        raise InputError(
+            f"{trace.unit}s are not rollouts: each rollout is assigned on its own", where=trace.name, fix=fix
+        )
+    rng, known = np.random.default_rng(seed), trace.prompts
+    groups = [] if known is None else np.split(np.argsort(known, kind="stable"), np.cumsum(np.bincount(known))[:-1])
+    size, each = (len(groups), batch.prompts) if groups else (trace.size, batch.samples)
+    passes = [rng.permutation(size) for _ in range(-(-batch.steps * each // size))]
+    prompts = np.concatenate(passes)[: batch.steps * each].astype(np.int64)
+    few = [groups[prompt] for prompt in prompts] if groups else []
+    some = [rng.choice(group, batch.rollouts, replace=len(group) < batch.rollouts) for group in few]
+    ids = np.concatenate(some) if groups else prompts
+    group = np.repeat(np.arange(batch.steps * batch.prompts), batch.rollouts)
+    update = np.repeat(np.arange(batch.steps * batch.updates), batch.samples // batch.updates)
+    steps = Trace(trace.name, trace.take(ids), None, None, group, update, trace.origin)
+    return steps, prompts.reshape(batch.steps, each), size
+
+
+def deal_in_order(setting: Setting, step: Sequence[Schedule], *, padded: bool = False) -> list[Schedule]:
+    """Samples in equal numbers; a microbatch is full when the next does not fit. Where `padded`, every sample is as
+    long as the longest of its microbatch, against the limit, too."""
+    schedules = []
+    for update in step:
+        lengths, devices = update.lengths, list[list[list[int]]]()
+        for samples in np.arange(setting.batch).reshape(setting.cost.workers, -1).tolist():
+            device = [list[int]()]
+            for sample in samples:
+                tokens = [lengths[i] for i in (*device[-1], sample)]
+                if (max(tokens) * len(tokens) if padded else sum(tokens)) <= setting.limit:
+                    device[-1].append(sample)
+                else:
+                    device.append([sample])
+            devices.append(device)
+        most = max(map(len, devices))
+        for device in devices:  # collectives meet in every microbatch: who has fewer splits its largest
+            while len(device) < most:
+                at = max(range(len(device)), key=lambda m: len(device[m]))
+                half = len(device[at]) // 2
+                device[at : at + 1] = [device[at][:half], device[at][half:]] if half else [device[at], []]
+        schedule = update.dealt(flattened(devices))
+        if padded:
+            longest = {i: max(lengths[j] for j in batch) for device in devices for batch in device for i in batch}
+            schedule = replace(schedule, lengths=tuple(longest[i] for i in range(len(lengths))), loss=())
+        schedules.append(schedule)
+    return schedules
+
+
+def deal_at_once(setting: Setting, step: Sequence[Schedule]) -> list[Schedule]:
+    """verl's rule (0.9.1): all samples of a step, of which each device cuts its own into updates."""
+    return verl.dealt_once(step, setting.cost.workers, setting.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Dealer:
+    """How a step's samples come to devices and microbatches, and the syncs that are simulated with it."""
+
+    name: str
+    syncs: tuple[str, ...]
+    trainer: str = ""  # that deals so by itself
+    deal: Callable[[Setting, Sequence[Schedule]], list[Schedule]] | None = None  # of a step; else by this balancer
+
+    def schedules(self, setting: Setting, minibatches: Sequence[Drawn], updates: int) -> Sequence[Schedule]:
+        """Of the updates of all steps, one behind the other."""
+        if self.deal is None:
+            return assign(setting, self.name, minibatches).schedules
+        every = [minibatch.unassigned for minibatch in minibatches]
+        steps = [every[first : first + updates] for first in range(0, len(every), updates)]
+        return [schedule for step in steps for schedule in self.deal(setting, step)]
+
+
+DEALERS = (
+    Dealer("padded", (MEETING,), "trl", partial(deal_in_order, padded=True)),
+    Dealer("packed", (MEETING,), deal=deal_in_order),
+    Dealer("rollout", SIDES, "verl", deal_at_once),
+    Dealer("lb-micro", (MEETING,)),
+    Dealer("sorted-slice", (MEETING,)),
+    Dealer("lb-mini", (ONE_SIDED,)),
+)
+OF_TRAINERS = (Dealer("slime", (MEETING,), "slime"), Dealer("nemo-rl", (MEETING,), "nemo-rl"))  # where asked for
+
+
+def dealers(trainer: str | None) -> tuple[Dealer, ...]:
+    """All of them, with the rule of a trainer that was asked for."""
+    if (known := stock.known(trainer)) is None:
+        return DEALERS
+    names = [dealer.trainer for dealer in (*DEALERS, *OF_TRAINERS) if dealer.trainer]
+    if known.name not in names:
+        fix = f"ask for {', '.join(names)} or {stock.ENGINE}"
+        raise InputError(f"{known.name} does not train on rollouts", fix=fix)
+    return (*DEALERS, *(dealer for dealer in OF_TRAINERS if dealer.trainer == known.name))
+
+
+def count_work(trainer: str | None) -> int:
+    """Deals, and the runs of each."""
+    return sum(1 + len(dealer.syncs) for dealer in dealers(trainer))

@@ -1,0 +1,156 @@
+"""What steps of reinforcement learning come to, in sentences and tables."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from odcsim.decide import setting_words
+from odcsim.decide.answer import NOTABLE
+from odcsim.decide.answer_words import would_be
+from odcsim.decide.remedies import remedies
+from odcsim.program import MEETING
+from odcsim.results import capacity
+from odcsim.results.summary import memory
+from odcsim.support.numbers import counted, duration, finer, from_to, money
+
+if TYPE_CHECKING:
+    from odcsim.decide.rl import RolloutBatch, RolloutStep, RolloutSteps  # which tell of themselves by these
+
+REFERENCE, VERL = ("packed", MEETING), ("rollout", MEETING)  # what needs no rule; and verl's rule
+UNGROUPED = (
+    "No groups are known: rollouts of a prompt are drawn independently, which balances devices more than real ones."
+)
+
+
+def size(batch: "RolloutBatch") -> str:
+    return f"{batch.prompts:,} prompts x {batch.rollouts} rollouts in {counted(batch.updates, 'update')}"
+
+
+def question(result: "RolloutSteps") -> str:
+    """What was asked, above the table."""
+    setting, cost, batch, generation = result.setting, result.setting.cost, result.batch, result.around.generation
+    by = f" by {setting.trainer}" if setting.trainer else ""
+    model = f"{cost.model.name}{cost.recipe.told}{by} on {cost.cluster.gpus} x {cost.profile.gpu}"
+    steps = f"{counted(batch.steps, 'step')}{f' with {generation:,.0f} s of generation each' if generation else ''}"
+    return f"{model}, {size(batch)}, {setting_words.limit(setting)}, {steps}; figures are of one step"
+
+
+def table(steps: "Sequence[RolloutStep]") -> tuple[list[str], list[list[str]]]:
+    """Tight ones after those that fit, then those that do not; how many times as fast is over what needs no rule."""
+    usual = _of(steps, REFERENCE).row.makespan_seconds
+    paid = ["cost"] if any(step.row.dollars is not None for step in steps) else []
+    cells = []
+    for step in sorted(steps, key=lambda step: capacity.level(step.row)):
+        row, parts = step.row, (step.training, step.forward, step.row.makespan_seconds)
+        spent = [] if row.dollars is None else [money(row.dollars)]
+        seconds = [f"{value:,.1f} s" if value < 1000 else f"{value:,.0f} s" for value in parts]
+        cells.append([*row.pair, *seconds, *spent, f"{usual / row.makespan_seconds:.2f}", memory(row)])
+    return ["batching", "sync", "training", "forward", "step", *paid, "times\nas\nfast", "memory"], cells
+
+
+def overview(steps: "Sequence[RolloutStep]") -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The same in short, the fastest first."""
+    usual, rows = _of(steps, REFERENCE).row.makespan_seconds, []
+    for step in sorted(steps, key=lambda step: (step.row.memory_fits is False, step.row.makespan_seconds)):
+        parts = (step.training, step.forward, step.row.makespan_seconds)
+        unfit = " (does not fit)" if step.row.memory_fits is False else ""
+        times = f"{usual / step.row.makespan_seconds:.2f}{unfit}"
+        rows.append((*step.row.pair, *(f"{value:,.1f} s" for value in parts), times))
+    return ("batching", "sync", "training", "forward", "step", "times as fast"), rows
+
+
+def _of(steps: "Sequence[RolloutStep]", pair: tuple[str, str]) -> "RolloutStep":
+    return next(step for step in steps if step.row.pair == pair)
+
+
+def sentences(result: "RolloutSteps") -> list[str]:
+    """What a step takes, what batching and sync bring, and what would fit where nothing does, or where all is tight."""
+    setting, own = result.setting, result.own
+    lines = [*takes([own] if own else result.rows), *(beside(result.rows, own) if own else verdict(result.rows))]
+    if all(capacity.level(step.row) > capacity.FITS for step in result.rows):
+        ways_out = remedies(replace(setting, global_batch=setting.batch))
+        lines += [f"Options that fit: {'; '.join(ways_out)}."] if ways_out else []
+    lines += setting_words.doubts(result.fidelity, setting.cost.profile)
+    return lines if result.grouped else [*lines, UNGROUPED]
+
+
+def takes(steps: "Sequence[RolloutStep]") -> list[str]:
+    """What a step takes and costs by the fastest of those that fit."""
+    if not (some := fitting(steps)):
+        return []
+    row = some[0].row
+    low, high = row.model_low, row.model_high
+    time, ends = duration(row.makespan_seconds, finer(low, high, duration)), from_to(low, high, duration)
+    if row.dollars is not None and row.dollars_low is not None and row.dollars_high is not None:
+        time += f" and {money(row.dollars, finer(row.dollars_low, row.dollars_high, money))}"
+        ends += f", {from_to(row.dollars_low, row.dollars_high, money)}"
+    return [f"A step takes {time} under {row.name}{'' if row.certain else f' (90 % interval {ends})'}."]
+
+
+def fitting(steps: "Sequence[RolloutStep]") -> "list[RolloutStep]":
+    """Those that fit; those that are tight, where none does. The fastest first."""
+    level = min((capacity.level(step.row) for step in steps), default=capacity.OVER)
+    some = [step for step in steps if capacity.level(step.row) == level < capacity.OVER]
+    return sorted(some, key=lambda step: step.row.makespan_seconds)
+
+
+def _first(steps: "Sequence[RolloutStep]", *, meets: bool) -> "RolloutStep | None":
+    return next((step for step in steps if step.row.one_sided is not meets), None)
+
+
+def beside(steps: "Sequence[RolloutStep]", own: "RolloutStep") -> list[str]:
+    """What a trainer's own rule takes of the step, and what others would bring to it."""
+    if own.row.memory_fits is False:
+        return [f"{own.row.name} does not fit memory here: {capacity.sized(own.row)}."]
+    others = [step for step in fitting(steps) if step is not own]
+    sides = [best for meets in (True, False) if (best := _first(others, meets=meets))]
+    gains = [_gain(best, own) for best in sides if own.training / best.training >= NOTABLE]
+    brought = f"With odc_engine: {' '.join(gains)}" if gains else "No rule of odc_engine is notably faster."
+    tight = [f"Memory per device is {capacity.told(own.row)}, so it may not fit."] if capacity.tight(own.row) else []
+    return [*tight, brought, _share(own)]
+
+
+def verdict(steps: "Sequence[RolloutStep]") -> list[str]:
+    """What on-demand brings to the training pass, what that is of the whole step, and what dealing anew brings. Rows
+    that do not fit memory take no part, nor do tight ones where any fits."""
+    if not (some := fitting(steps)):
+        return ["Out of memory: nothing here fits."]
+    best, rival = (_first(some, meets=meets) for meets in (False, True))
+    ahead = min((step for step in (rival, best) if step), key=lambda step: step.row.makespan_seconds)
+    lead = _gain(best, rival) if best and rival else f"Of those that fit memory, {ahead.row.name} is the fastest."
+    usual = _of(steps, VERL)
+    if ahead is usual:
+        anew = "No rule of assigning samples is faster here than verl's."
+    elif capacity.level(usual.row) > capacity.level(ahead.row):
+        anew = f"Verl's rule {'is tight in' if capacity.tight(usual.row) else 'does not fit'} memory here."
+    else:
+        anew = f"Compared with verl's rule: {_gain(ahead, usual)}"
+    return [lead, _share(ahead), anew, *_memory(ahead, steps)]
+
+
+def _memory(ahead: "RolloutStep", steps: "Sequence[RolloutStep]") -> Iterator[str]:
+    """Where what is ahead is tight, and where it is ahead by memory alone."""
+    row = ahead.row
+    if capacity.tight(row):
+        yield f"Memory per device of {row.name} is {capacity.told(row)}, so it may not fit."
+    fuller = [step.row for step in steps if capacity.level(step.row) > capacity.level(row)]
+    first = min(fuller, key=lambda other: other.makespan_seconds, default=row)
+    if row.makespan_seconds / first.makespan_seconds >= NOTABLE:
+        yield would_be(first, row)
+
+
+def _gain(best: "RolloutStep", rival: "RolloutStep") -> str:
+    training, step = rival.training / best.training, rival.row.makespan_seconds / best.row.makespan_seconds
+    ours, theirs = best.row.name, rival.row.name
+    if training < NOTABLE:
+        return f"{ours} does not pay here: its training pass takes {1 / training:.2f} times as long as {theirs}."
+    return f"{ours} makes the training pass {training:.2f} times as fast as {theirs}, the whole step {step:.2f} times."
+
+
+def _share(step: "RolloutStep") -> str:
+    """Amdahl's: what is not training sets how much faster a step can become by training faster."""
+    share = step.training / step.row.makespan_seconds
+    if not step.generation:
+        return f"Training is {share:.0%} of a step without generation, which --generation-seconds adds."
+    most = f"{1 / (1 - share):.2f}" if share < 1 else "any number of"
+    return f"Training is {share:.0%} of the step: if it took no time, the step would be {most} times as fast."
