@@ -98,7 +98,7 @@ def evaluate(
     cost, workers, ids = setting.cost, setting.cost.workers, setting.draw()
     limit = cost.cluster.memory_bytes if memory_limit is None else memory_limit
     costs = {sync: room.under(cost, sync) for _, sync in every}
-    parts: dict[Pair, list[_Part]] = {pair: [] for pair in every}
+    parts: dict[Pair, list[_Chunk]] = {pair: [] for pair in every}
     tokens, squares, weights, done = list[int](), list[float](), list[Floats](), 0
     stride = max(1, GROUP // workers)
     groups = -(-len(ids) // stride)
@@ -161,7 +161,7 @@ def in_file(trace: Trace, cost: Cost) -> Floats | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Chunk:
     """What some minibatches come to under one (balancer, sync)."""
 
     usage: Usage
@@ -178,7 +178,7 @@ def _run(
     minibatches: Sequence[Drawn],
     costs: Mapping[str, Cost],
     first: int,
-) -> Iterator[tuple[Pair, _Part]]:
+) -> Iterator[tuple[Pair, _Chunk]]:
     """Each of the pairs; those of a sync are simulated together."""
     usages, fully = dict[Pair, Usage](), dict[str, ScheduleFile]()
     for sync, cost in costs.items():
@@ -194,7 +194,7 @@ def _run(
                 anew = neighbours.named(balancer).weighs_transfers
                 fully[balancer] = assign(other, balancer, minibatches) if anew else plans[balancer]
             full = simulation.makespans(fully[balancer].schedules, cost.by(**FULL), seed=setting.seed, first=first)
-        yield (balancer, sync), _Part(usages[balancer, sync], *about[balancer], full)
+        yield (balancer, sync), _Chunk(usages[balancer, sync], *about[balancer], full)
 
 
 def _made(way: Way) -> Made | None:
