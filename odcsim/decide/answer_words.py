@@ -89,11 +89,11 @@ def _by_memory(reply: Basis) -> str:
 
 def _do(reply: Basis) -> str:
     """What to run, and what that brings."""
-    chosen = reply.chosen
-    if chosen is reply.reference:
-        return f"keep {chosen.name}"
-    times = "" if round(chosen.speedup or 0.0, 2) == 1 else f"{chosen.speedup:.2f} times "
-    return f"run {chosen.name}, {times}as fast as {reply.reference.name}"
+    chosen, reference = reply.chosen, reply.reference
+    alike = round(chosen.speedup or 0.0, 2) == 1 and capacity.level(chosen) == capacity.level(reference)
+    if chosen is reference or (alike and not reply.pays):
+        return f"keep {reference.name}"
+    return f"run {chosen.name}, {chosen.speedup:.2f} times as fast as {reference.name}"
 
 
 def _by_speed(reply: Basis) -> str:

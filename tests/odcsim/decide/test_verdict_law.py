@@ -1,5 +1,6 @@
 """What a comparison comes to, of rows with drawn seconds and bytes, against what the words of an answer promise."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from odcsim import compare
 from odcsim.balance import advised, named
-from odcsim.decide import answer
+from odcsim.decide import answer, answer_words
 from odcsim.results import summary
 from odcsim.results.intervals import apart
 
@@ -96,6 +97,23 @@ def test_on_demand_pays_where_it_leads_by_more_than_chance_or_alone_has_room(tol
     assert reply.pays == (leads if alike(reply) else level(best) < level(rival))
     assert reply.chosen is (best if reply.pays else rival)
     assert reply.nothing_fits == (level(best) == level(rival) == OVER)
+
+
+def test_the_first_words_are_whether_and_what_to_run(told):
+    """Kept is the reference alone, by whom nothing that is said to be faster is: and never for what has more room."""
+    reply = told[1]
+    words = answer_words.verdict(reply)
+    if reply.nothing_fits:
+        assert words.startswith("Out of memory")
+        return
+    pays, verb, name = re.match(r"(Yes|No): (run|keep) ([^,;]+)", words).groups()
+    assert (pays == "Yes") == reply.pays
+    if verb == "run":
+        assert name == reply.chosen.name
+        return
+    assert name == reply.reference.name
+    assert reply.chosen is reply.reference or (round(reply.chosen.speedup, 2) == 1 and not reply.pays)
+    assert level(reply.chosen) == level(reply.reference)
 
 
 def test_a_flip_is_where_an_end_of_the_interval_says_otherwise(told):
