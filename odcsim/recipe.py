@@ -1,88 +1,61 @@
 """What is chosen about how one step of training is run: one value, passed on whole.
 
 What a step does are fields of `Recipe`. Which kernels and stack an estimate of its seconds assumes are fields of
-`Kernels`, inside it: measured seconds are those of whatever ran. Both command lines, `odcsim.ask`, the header of a
-timeline and the inputs of a comparison follow from the fields of both, by their names alone. A new choice is a field,
-and the place that acts on it.
+`Kernels`, inside it: measured seconds are those of whatever ran. Both command lines, `odcsim.ask`, files of a recipe,
+the header of a timeline and the inputs of a comparison follow from the fields of both, by their names alone. A new
+choice is a field, and the place that acts on it.
 """
 
+import argparse
+import sys
+import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from odcsim.errors import InputError, nearest
+from odcsim.option import STEP, Option, option, options_of
 from odcsim.program import EXCHANGES, SHARDINGS, SYNCS, Program, program, sync_named
+from odcsim.support.command import rare
+from odcsim.support.printing import printable
+
+if TYPE_CHECKING:
+    from odcsim.support.checked import Given
 
 ACCUMULATE = ("locked", "slots")
-DTYPES = ("float32", "bfloat16")
 RECOMPUTE = ("full", "operators", "layers", "none")
-PART = "selective"  # a key beside `recompute`, which files have as true or false, and what it says
-SELECTIVE = ("no", "operators", "layers")
 ATTENTION = ("usual", "fa2", "fa3", "cudnn", "sdpa", "eager", "triton")
 STACKS = ("tuned", "compiled", "plain")
 PRECISIONS = ("bf16", "fp8")
 LOSSES = ("chunked", "whole", "policy")
 OPTIMIZERS = ("fp32", "bf16", "8bit", "pure")
-COPIES = ("kernels", "engines")
 REDUCE = ("fp32", "bf16")
-STREAMS = ("one", "two")
 FAR = ("each", "hierarchical")
+LARGEST = 1e15  # of a number, as of any in a file
 BY_RULE = "usual"  # the sharding of a recipe for which nobody chose one
+# What else says two of the fields. A file has recompute as true or false, too, and then `PART` says of what.
+PART, SELECTIVE, COMPILE = "selective", ("no", "operators", "layers"), "compile"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How a field is asked for, and told."""
-
-    usual: Any
-    help: str = ""
-    values: tuple[str, ...] = ()  # of a text; none: whatever the place that acts on it takes
-    words: str = ""  # what follows a model's name where the value is not the usual one; {} is the value
-    none: str = ""  # the same of the value "none"
-    flag: bool = True  # command lines ask for it
-    compared: bool = False  # a comparison tries every value; who runs but one has to say which
-    engine: bool = False  # the engine's alone: predictions do not know it
-    predicted: bool = False  # predictions' alone: the engine does not run it
-    searched: bool = False  # an advice chooses it
-    brief: bool = False  # the short help tells of it
-    control: str = ""  # what the explorer calls it, which has a control for it
-    estimated: bool = False  # estimates know it; seconds that were measured hold what was chosen when they were
-    measured: tuple[str, ...] = ()  # values of it that measured seconds know, too
-
-
-def _chosen(usual: Any, **how: Any) -> Any:
-    return field(default=usual, metadata={"choice": Choice(usual, **how)})
+def _choice(usual: Any, **facts: Any) -> Any:
+    return option(Option(type(usual), most=LARGEST), STEP, usual, **facts)
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """What an estimate assumes of the kernels and of the stack that calls them."""
 
-    attention: str = _chosen(
-        "usual",
-        values=ATTENTION,
-        help="attention kernel; usual: what most people run on this GPU",
-        words="with attention by {}",
-        estimated=True,
-    )
-    stack: str = _chosen(
-        "tuned",
-        values=STACKS,
-        help="software stack; compiled: torch.compile; plain: a trainer without fused kernels (tuned)",
-        words="on a {} stack",
-        estimated=True,
-    )
-    precision: str = _chosen(
-        "bf16", values=PRECISIONS, help="precision of the layers' matmuls (bf16)", words="in {}", estimated=True
-    )
-    loss: str = _chosen(
-        "chunked",
-        values=LOSSES,
+    attention: str = _choice("usual", values=ATTENTION, estimated=True, words="with attention by {}",
+        help="attention kernel; usual: what most people run on this GPU")  # fmt: skip
+    stack: str = _choice("tuned", values=STACKS, estimated=True, words="on a {} stack",
+        help="software stack; compiled: torch.compile; plain: a trainer without fused kernels (tuned)")  # fmt: skip
+    precision: str = _choice("bf16", values=PRECISIONS, estimated=True, words="in {}",
+        help="precision of the layers' matmuls (bf16)")  # fmt: skip
+    loss: str = _choice("chunked", values=LOSSES, estimated=True, words="with a {} loss",
         help="whole: logits of a whole microbatch at once; policy: RL loss with entropy, in chunks (chunked)",
-        words="with a {} loss",
-        estimated=True,
-    )
+    )  # fmt: skip
 
 
 KERNELS = tuple(f.name for f in fields(Kernels))
@@ -92,86 +65,44 @@ KERNELS = tuple(f.name for f in fields(Kernels))
 class Recipe:
     """What a step does, with usual values."""
 
-    sync: str = _chosen("on-demand", values=SYNCS, compared=True, help="how ranks communicate and synchronize")
-    prefetch: str = _chosen("fsdp2", flag=False)
-    recompute: str = _chosen(
-        "full",
-        values=RECOMPUTE,
+    sync: str = _choice("on-demand", values=SYNCS, compared=True, help="how ranks communicate and synchronize")
+    prefetch: str = _choice("fsdp2", hidden=True)
+    recompute: str = _choice("full", values=RECOMPUTE, also={"selective": "operators"},  # as Megatron calls them
+        searched=True, brief=True, control="recompute", stops=RECOMPUTE, estimated=True, measured=("full", "none"),
+        words="with recompute of {} alone", none="without recompute",
         help="activation checkpointing (full); full: every layer; operators: cheap ones; layers: every second layer",
-        words="with recompute of {} alone",
-        none="without recompute",
-        searched=True,
-        brief=True,
-        control="recompute",
-        estimated=True,
-        measured=("full", "none"),
-    )
-    sharding: str = _chosen(
-        BY_RULE,
-        values=(BY_RULE, *SHARDINGS),
+    )  # fmt: skip
+    sharding: str = _choice(BY_RULE, values=(BY_RULE, *SHARDINGS),
+        searched=True, brief=True, control="sharding", stops=(BY_RULE, *SHARDINGS),
         help="sharding: FSDP (ZeRO-3), HSDP, or by rule (usual); hybrid (HSDP): every node holds all parameters; "
-        "usual: predictions take it where several nodes hold it",
-        searched=True,
-        brief=True,
-        control="sharding",
-    )
-    accumulate: str = _chosen(
-        "locked", values=ACCUMULATE, engine=True, help="gradient sums; slots: bitwise reproducible (locked)"
-    )
+        "usual: predictions take it where several nodes hold it")  # fmt: skip
+    accumulate: str = _choice("locked", values=ACCUMULATE, engine=True,
+        help="gradient sums; slots: bitwise reproducible (locked)")  # fmt: skip
     # Of weights on their way, and what is computed in; masters and sums are fp32. A prediction takes its profile's.
-    dtype: str = _chosen("float32", values=DTYPES, engine=True, help="type to compute and communicate in (float32)")
+    dtype: str = _choice("float32", values=("float32", "bfloat16"), engine=True,
+        help="type to compute and communicate in (float32)")  # fmt: skip
     kernels: Kernels = Kernels()
-    optimizer: str = _chosen(
-        "fp32",
-        values=OPTIMIZERS,
-        help="type of AdamW's moments; pure: bf16, weights and gradients, too (fp32)",
-        words="with moments in {}",
-        estimated=True,
-    )
-    offload: bool = _chosen(
-        False, help="keep optimizer states in host memory", words="with states offloaded", estimated=True
-    )
-    lora: int = _chosen(
-        0, help="train only LoRA adapters of this rank", words="with adapters of rank {}", estimated=True
-    )
-    copies: str = _chosen(
-        "kernels",
-        values=COPIES,
-        help="gather with SM kernels or with copy engines (kernels)",
-        words="with copy {}",
-        estimated=True,
-    )
-
-    exchange: str = _chosen("end", values=EXCHANGES, flag=False)
-    reduce: str = _chosen(
-        "fp32", values=REDUCE, help="type in which gradients are sent (fp32)", words="with gradients sent in {}"
-    )
-    reshard: bool = _chosen(
-        True,
-        help="keep layers gathered from forward to backward: no second all-gather, more memory",
-        words="without resharding after forward",
-    )
-    streams: str = _chosen(
-        "one",
-        values=STREAMS,
-        help="NCCL streams; two: reduce-scatters do not wait for all-gathers (one)",
-        words="with {} streams of collectives",
-        predicted=True,
-    )
-    far: str = _chosen(
-        "each",
-        values=FAR,
-        words="with {} transfers",
-        help="on-demand transfers between nodes: each GPU fetches all; hierarchical: once per node (each)",
-    )
+    optimizer: str = _choice("fp32", values=OPTIMIZERS, estimated=True, words="with moments in {}",
+        help="type of AdamW's moments; pure: bf16, weights and gradients, too (fp32)")  # fmt: skip
+    offload: bool = _choice(False, estimated=True, words="with states offloaded",
+        help="keep optimizer states in host memory")  # fmt: skip
+    lora: int = _choice(0, estimated=True, words="with adapters of rank {}",
+        help="train only LoRA adapters of this rank")  # fmt: skip
+    copies: str = _choice("kernels", values=("kernels", "engines"), estimated=True, words="with copy {}",
+        help="gather with SM kernels or with copy engines (kernels)")  # fmt: skip
+    exchange: str = _choice("end", values=EXCHANGES, hidden=True)
+    reduce: str = _choice("fp32", values=REDUCE, words="with gradients sent in {}",
+        help="type in which gradients are sent (fp32)")  # fmt: skip
+    reshard: bool = _choice(True, words="without resharding after forward",
+        help="keep layers gathered from forward to backward: no second all-gather, more memory")  # fmt: skip
+    streams: str = _choice("one", values=("one", "two"), predicted=True, words="with {} streams of collectives",
+        help="NCCL streams; two: reduce-scatters do not wait for all-gathers (one)")  # fmt: skip
+    far: str = _choice("each", values=FAR, words="with {} transfers",
+        help="on-demand transfers between nodes: each GPU fetches all; hierarchical: once per node (each)")  # fmt: skip
 
     def __post_init__(self) -> None:
         for name, choice in CHOICES.items():
-            value = self.value(name)
-            if type(value) is not type(choice.usual) or (type(value) is int and value < 0):
-                raise InputError(f"{name} is {value!r}", fix=f"give a value such as {choice.usual!r}")
-            if choice.values and value not in choice.values:
-                raise InputError(f"unknown {name} '{value}'", fix=nearest(value, list(choice.values)))
+            choice.refuse(name, self.value(name))
 
     def by(self, **words: Any) -> "Recipe":
         """The same but for these choices, those of its kernels among them."""
@@ -221,9 +152,9 @@ class Recipe:
     @property
     def words(self) -> str:
         """What is not as usual, behind a model's name."""
-        known = ((CHOICES[name], self.value(name)) for name in self._unusual())
-        told = (c.none if c.none and value == "none" else c.words.format(value) for c, value in known)
-        return "".join(f" {words}" for words in told if words)
+        known = [(CHOICES[name], self.value(name)) for name in self._unusual()]
+        each = [c.none if c.none and value == "none" else c.words.format(value) for c, value in known]
+        return "".join(f" {words}" for words in each if words)
 
     @property
     def told(self) -> str:
@@ -266,8 +197,8 @@ class Recipe:
         return [name for name, choice in CHOICES.items() if self.value(name) != choice.usual]
 
 
-_ALL = [one for of in fields(Recipe) for one in (fields(Kernels) if of.name == "kernels" else (of,))]
-CHOICES: dict[str, Choice] = {one.name: one.metadata["choice"] for one in _ALL}
+_EVERY = [one for of in fields(Recipe) for one in (fields(Kernels) if of.name == "kernels" else (of,))]
+CHOICES = options_of(_EVERY)
 USUAL = Recipe()
 
 
@@ -285,8 +216,7 @@ def _on(recipe: Recipe, nodes: int) -> Recipe:
 
 def flags(*, engine: bool = False) -> tuple[str, ...]:
     """The names of what a command line asks for: the simulator's, or the engine's."""
-    other = "predicted" if engine else "engine"
-    return tuple(name for name, choice in CHOICES.items() if choice.flag and not getattr(choice, other))
+    return tuple(n for n, c in CHOICES.items() if not (c.hidden or (c.predicted if engine else c.engine)))
 
 
 def fields_of(words: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,11 +225,11 @@ def fields_of(words: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {name: value for name, value in words.items() if name in CHOICES}
     if type(part := words.get(PART, "no")) is not str or part not in SELECTIVE:
         raise InputError(f"unknown {PART} '{part}'", fix=nearest(str(part), list(SELECTIVE)))
-    again = chosen.get("recompute", True)
-    if type(again) is bool and len({"recompute", PART} & set(words)):
-        chosen["recompute"] = "none" if not again else "full" if part == "no" else part
-    elif again == "full" and part != "no":
-        chosen["recompute"] = part
+    again = chosen.get("recompute", PART in words or None)
+    if again is False:
+        chosen["recompute"] = "none"
+    elif again is True or again == "full":
+        chosen["recompute"] = "full" if part == "no" else part
     return chosen
 
 
@@ -314,11 +244,79 @@ def recipe_of(words: Mapping[str, Any]) -> Recipe:
     return USUAL.by(**fields_of(words))
 
 
-def flag(name: str) -> str:
-    """How a command line asks for another value than the usual one."""
-    word = name.replace("_", "-")
-    return f"--no-{word}" if CHOICES[name].usual is True else f"--{word}"
-
-
 ASKED = tuple(name for name in flags() if not CHOICES[name].compared)  # of every comparison
 SEARCHED = tuple(name for name in ASKED if CHOICES[name].searched)  # by an advice
+
+
+# The same in a file, and on both command lines.
+
+KEYS = (*(name for name, choice in CHOICES.items() if not choice.hidden), PART, COMPILE)
+BESIDE: Mapping[
+    str, Mapping[str, str | Mapping[str, str]]
+] = {  # more flags of a field, with what their words say of it
+    "recompute": {"--no-recompute": "none", f"--{PART}": {"no": "full", "operators": "operators", "layers": "layers"}},
+    "stack": {f"--{COMPILE}": "compiled"},
+}
+
+
+def read_key(key: str, given: "Given") -> dict[str, Any]:
+    """What one of `KEYS` says in a file, of which `fields_of` makes fields."""
+    if key == COMPILE:
+        return {"stack": "compiled"} if given.flag() else {}
+    if key == PART:
+        return {key: given.one_of(SELECTIVE)}
+    if key == "recompute" and isinstance(given.value, bool):
+        return {key: given.value}
+    return {key: CHOICES[key].from_file(given)}
+
+
+def read_file(path: Path | str) -> dict[str, Any]:
+    """The fields that a file chooses, in TOML. Those that one command alone acts on are read for all."""
+    from odcsim.support.checked import Given
+    from odcsim.support.files import reading
+    from odcsim.support.whole import read_text
+
+    words: dict[str, Any] = {}
+    with reading(path, missing="give a recipe's TOML file", expected="TOML"):
+        content = tomllib.loads(read_text(path))
+    for key, value in content.items():
+        if key not in KEYS:
+            raise InputError(f"unknown key {key!r:.40}", where=str(path), fix=nearest(key, list(KEYS)))
+        words |= read_key(key, Given(key, value, str(path)))
+    return fields_of(words)
+
+
+def add_recipe(parser: "argparse._ActionsContainer", names: Iterable[str]) -> None:
+    """Flags that ask for these fields, and for a file of them: flags win."""
+    file: dict[str, Any] = {"action": _File, "const": tuple(names), "metavar": "FILE"}
+    rare(parser.add_argument("--recipe", **file, help="TOML file with values for these options"))
+    for name in file["const"]:
+        CHOICES[name].add_flag(parser, required=CHOICES[name].compared)
+        for word, says in BESIDE.get(name, {}).items():
+            how: dict[str, Any] = {"action": "store_const", "const": says, "help": f"--{name} {says}"}
+            if isinstance(says, Mapping):
+                how = {"type": lambda text, of=says: of.get(text, text), "choices": tuple(says.values())}
+                how |= {"metavar": f"{{{','.join(says)}}}", "help": f"--{name} operators, or layers"}
+            rare(parser.add_argument(word, dest=name, **how))
+
+
+class _File(argparse.Action):
+    """What a file chooses is not asked for again."""
+
+    def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, path: Any, _: Any = None) -> None:
+        try:
+            words = read_file(path)
+        except InputError as error:
+            print(f"{parser.prog}: error: {printable(str(error))}", file=sys.stderr)
+            raise SystemExit(2) from None
+        if idle := ", ".join(name for name in words if name not in self.const):
+            print(f"{parser.prog}: leaves out {idle} of {printable(str(path))}: no flag here", file=sys.stderr)
+        args.recipe, args.recipe_file = {name: words[name] for name in words if name in self.const}, str(path)
+        for action in parser._actions:
+            action.required = action.required and action.dest not in words
+
+
+def chosen(args: argparse.Namespace) -> dict[str, Any]:
+    """What a command line chose of a recipe, else its file: the rest is as usual."""
+    flags = {name: getattr(args, name, None) for name in CHOICES}
+    return {**(args.recipe or {}), **{name: value for name, value in flags.items() if value is not None}}

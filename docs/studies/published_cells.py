@@ -18,8 +18,7 @@ from odcsim.catalog.hf_config import from_config
 from odcsim.cluster import GPU, Cluster, cluster_of
 from odcsim.model import Model
 from odcsim.recipe import ASKED as CHOICES
-from odcsim.recipe import Kernels, Recipe, recipe_of
-from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.recipe import Kernels, Recipe, add_recipe, chosen, recipe_of
 
 FILE = Path(__file__).with_name("published.csv")
 ASKED = Path(__file__).with_name("published_asked.csv")

@@ -9,7 +9,7 @@ from odc_engine import backends
 from odc_engine.backends.patience import LIMIT
 from odc_engine.errors import FOR_ENGINE
 from odcsim.errors import InputError
-from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.recipe import add_recipe, chosen
 from odcsim.support.command import rare
 from odcsim.support.numbers import TIMES, human
 from odcsim.support.numbers import whole as whole

@@ -6,9 +6,8 @@ from typing import Any
 
 from odc_engine import backends
 from odc_engine.cli import options
-from odcsim.question import LENGTH
-from odcsim.recipe import recipe_of
-from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.option import LENGTH
+from odcsim.recipe import add_recipe, chosen, recipe_of
 
 
 def add(commands: Any) -> None:
@@ -25,7 +24,7 @@ def add(commands: Any) -> None:
     options.add_device(parser)
     add_recipe(parser, ("dtype",))
     parser.add_argument(
-        "--max-tokens", type=LENGTH.said, default=1024, metavar="T", help="tokens of the largest microbatch (1024)"
+        "--max-tokens", type=LENGTH.from_text, default=1024, metavar="T", help="tokens of the largest microbatch (1024)"
     )
     parser.add_argument("--quick", action="store_true", help="measure for about a minute, less exactly")
     parser.add_argument("-o", dest="output", required=True, metavar="PROFILE", help="profile file to write (JSON)")

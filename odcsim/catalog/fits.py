@@ -17,7 +17,7 @@ from odcsim.cluster import GPU
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Profile, ProfileBelow
-from odcsim.recipe import CHOICES, USUAL, Recipe, flag
+from odcsim.recipe import CHOICES, USUAL, Recipe
 
 
 def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None, recipe: Recipe = USUAL) -> Profile:
@@ -83,7 +83,7 @@ def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:
     free = {"recompute"} if profile.factor else set[str]()
     if odd := [name for name, words in asked.items() if words not in profile.recipe and name not in free]:
         fix = "its seconds already include what it was measured with"
-        raise InputError(f"{', '.join(map(flag, odd))} with a profile", where=path, fix=fix)
+        raise InputError(f"{', '.join(CHOICES[name].flag for name in odd)} with a profile", where=path, fix=fix)
     missing = [words for words in profile.recipe if words not in asked.values() and words.partition(" ")[0] not in free]
     if missing:
         fix = f"its seconds include that: ask with --{missing[0].replace('_', '-')}".removesuffix(" True")

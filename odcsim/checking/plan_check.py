@@ -15,8 +15,8 @@ from odcsim.checking import findings
 from odcsim.checking.batches import Batch, Dealing, of_schedules, of_value, read, with_lengths
 from odcsim.checking.findings import ERROR, NOTE, PlanFinding, Rules
 from odcsim.errors import InputError, nearest
+from odcsim.option import LIMIT
 from odcsim.program import MEETING, ONE_SIDED, SYNC_TABLE
-from odcsim.question import LIMIT
 from odcsim.reading import load
 from odcsim.reading.images import images as images_of
 from odcsim.reading.tally import in_places
@@ -98,7 +98,7 @@ def check(
     a file of them with its `column`, and that of their `images`; `skip_bad` leaves its bad rows out. `devices` and
     `accumulate`: for batches in a row. `sync`: what its balancer needs, else collective. `strict`: warnings count,
     too."""
-    max_tokens = LIMIT.read("--max-tokens", max_tokens)
+    max_tokens = LIMIT.from_python(max_tokens, "--max-tokens")
     for name, value, least in (("max_tokens", max_tokens, 0), ("devices", devices, 0), ("accumulate", accumulate, 1)):
         if not hasattr(value, "__index__") or value < least:
             raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=f"give a whole number from {least}")

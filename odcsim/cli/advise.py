@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.decide.words import ADVISE
-from odcsim.question import MACHINES
+from odcsim.option import MACHINES
 from odcsim.support.numbers import TIMES, human, listed
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.question import FIELDS, LENGTH
+from odcsim.option import LENGTH
+from odcsim.question import FIELDS
 from odcsim.recipe import CHOICES
 
 
@@ -29,7 +30,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--images", metavar="C", help="column of that file with the images of a sample; a count, or true or false"
     )
-    parser.add_argument("--max-tokens", type=LENGTH.said, default=0, metavar="T", help="token limit of a microbatch")
+    parser.add_argument(
+        "--max-tokens", type=LENGTH.from_text, default=0, metavar="T", help="token limit of a microbatch"
+    )
     parser.add_argument(
         "--devices", type=options.whole, default=0, metavar="N", help="GPUs that take batches in a row in turn"
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.errors import InputError
-from odcsim.question import BATCH, MACHINES
+from odcsim.option import BATCH, MACHINES
 from odcsim.support.command import rare
 from odcsim.support.progress import progress
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from odcsim.cli import options
 from odcsim.decide.words import DIAGNOSE
+from odcsim.option import DATA, STEP
 from odcsim.program import SYNCS
-from odcsim.question import FIELDS, QUESTION, STEP
-from odcsim.recipe_flags import chosen
+from odcsim.question import FIELDS
+from odcsim.recipe import chosen
 from odcsim.support.command import rare
 
 EXAMPLE = "odcsim diagnose traces/ --model qwen3-8b --gpu h100 --trainer trl --price 2.5"
@@ -26,14 +27,14 @@ def add(commands: Any) -> None:
     groups = options.add_question(
         parser, without=DIAGNOSE.without, needed=(), seldom=("truncate", "minibatch"), **DIAGNOSE.usual
     )
-    groups[QUESTION].add_argument(
+    groups[DATA].add_argument(
         "--lengths",
         metavar="FILE",
         help="CSV of each microbatch, or the watcher's files; columns device, step, lengths",
     )
-    groups[QUESTION].add_argument("--trace", metavar="TRACE", help="for a step log: the sequence lengths trained on")
+    groups[DATA].add_argument("--trace", metavar="TRACE", help="for a step log: the sequence lengths trained on")
     step = groups[STEP]
-    rare(step.add_argument("--sync", choices=SYNCS, default=argparse.SUPPRESS, help="for a step log: the sync it ran"))
+    rare(step.add_argument("--sync", choices=SYNCS, help="for a step log: the sync it ran"))
     rare(step.add_argument("--balancer", metavar="B", help="for a step log: the balancer that assigned the samples"))
     parser.add_argument("--json", action="store_true", help="print all findings and rows as JSON")
     parser.add_argument("--html", metavar="FILE", help="also write a page with figures")

@@ -4,10 +4,12 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.question import LENGTHS, Values
+from odcsim.option import Option
+from odcsim.question import LENGTHS
+from odcsim.support.numbers import SIZES
 
 PORT = 8050
-_PORTS = Values(int, "a port from 0 to 65535", 0, 65535)
+_PORTS = Option(int, "a port from 0 to 65535", 0, 65535, SIZES)
 
 
 def add(commands: Any) -> None:
@@ -22,7 +24,7 @@ def add(commands: Any) -> None:
     parser.add_argument("trace", nargs="?", metavar="TRACE", help="sequence lengths to start with (longalign)")
     options.add_fields(parser, [*(name for name in LENGTHS if name != "trace"), "profile"])
     parser.add_argument(
-        "--port", type=_PORTS.said, default=PORT, metavar="P", help=f"port to serve on; 0: any free one ({PORT})"
+        "--port", type=_PORTS.from_text, default=PORT, metavar="P", help=f"port to serve on; 0: any free one ({PORT})"
     )
     parser.add_argument("--no-open", action="store_true", help="print the link, open no browser")
     parser.set_defaults(run=_run)

@@ -5,9 +5,10 @@ from typing import Any
 
 from odcsim.cli import options
 from odcsim.decide.words import FIT
+from odcsim.option import DATA, MACHINES, STEP
 from odcsim.program import SYNCS
-from odcsim.question import FIELDS, MACHINES, QUESTION, STEP
-from odcsim.recipe_flags import chosen
+from odcsim.question import FIELDS
+from odcsim.recipe import chosen
 from odcsim.support.command import rare
 
 EXAMPLE = (
@@ -35,10 +36,10 @@ def add(commands: Any) -> None:
     groups = options.add_question(
         parser, without={*FIT.without, "trainer"}, needed=(), seldom=("truncate", "minibatch", "minibatches")
     )
-    groups[QUESTION].add_argument("--trace", metavar="TRACE", help="for a step log: the sequence lengths trained on")
+    groups[DATA].add_argument("--trace", metavar="TRACE", help="for a step log: the sequence lengths trained on")
     step = groups[STEP]
     step.add_argument("--trainer", metavar="T", help="the trainer that ran, such as trl")
-    rare(step.add_argument("--sync", choices=SYNCS, default=argparse.SUPPRESS, help="sync of that run (the log's)"))
+    rare(step.add_argument("--sync", choices=SYNCS, help="sync of that run (the log's)"))
     rare(step.add_argument("--balancer", metavar="B", help="balancer of that run (the log's)"))
     options.add_rate(groups[MACHINES], "instead of a log: the throughput of all GPUs together")
     parser.add_argument(

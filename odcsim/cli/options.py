@@ -8,23 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from odcsim.decide.words import OF_ROWS
+from odcsim.option import BATCH, DATA, FROM_ZERO, LENGTH, MACHINES, POSITIVE, ROWS, STEP
 from odcsim.program import SIDES
-from odcsim.question import (
-    BATCH,
-    FIELDS,
-    FROM_ZERO,
-    LENGTH,
-    LENGTHS,
-    MACHINES,
-    POSITIVE,
-    QUESTION,
-    ROWS,
-    STEP,
-    Field,
-    Question,
-)
-from odcsim.recipe import ASKED
-from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.question import FIELDS, LENGTHS, Question
+from odcsim.recipe import ASKED, add_recipe, chosen
 from odcsim.support.command import Parser, rare
 from odcsim.support.numbers import amount, whole
 from odcsim.support.printing import printable
@@ -38,7 +25,7 @@ HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
 SOME = OF_ROWS
 NEEDED = ("model", "devices", "minibatch", "global_batch")
-seed = FROM_ZERO.said
+seed = FROM_ZERO.from_text
 
 
 def add_question(
@@ -54,7 +41,7 @@ def add_question(
     command takes where nobody says, if that is another value. `needed`: what has to be given. `seldom`: what
     its short help leaves out beside what every command's does. Gives the groups of the help, for the command's own."""
     chosen = tuple(ASKED if recipe is None else recipe)
-    groups = parser.grouped((QUESTION, MACHINES, BATCH, STEP), last=ROWS)
+    groups = parser.grouped((DATA, MACHINES, BATCH, STEP), last=ROWS)
     add_fields(groups, [name for name in FIELDS if name not in without], needed, **usual)
     add_recipe(groups[STEP], chosen)
     for action in parser._actions:
@@ -67,33 +54,22 @@ def add_fields(
     groups: Mapping[str, Any] | Parser, names: Collection[str], needed: Collection[str] = NEEDED, **usual: Any
 ) -> None:
     """Flags of these fields, each in the group that it is of, or all of them in one place."""
-    either: dict[str, Any] = {}
+    where = dict.fromkeys((DATA, MACHINES, BATCH, STEP, ROWS), groups) if isinstance(groups, Parser) else groups
+    either: dict[tuple[str, ...], Any] = {}
     for name in names:
         about = FIELDS[name]
-        where: Any = groups if isinstance(groups, Parser) else groups[about.group]
-        must = name in needed
-        if rivals := next((few for few in EITHER if name in few and set(few) <= set(names)), None):
-            if rivals[0] not in either:
-                either[rivals[0]] = where.add_mutually_exclusive_group(required=must)
-            where, must = either[rivals[0]], False
-        how = _how(name, about, usual.get(name, about.usual))
+        place, must = where[about.group], name in needed
         if name == "trace":
-            where.add_argument(name, metavar="TRACE", help=how["help"])
-        else:
-            action = where.add_argument(f"--{name.replace('_', '-')}", **how, **({"required": True} if must else {}))
-            action.rare = not about.brief
+            place.add_argument(name, metavar=about.letter, help=about.help)
+            continue
+        if rivals := next((few for few in EITHER if name in few and set(few) <= set(names)), None):
+            if rivals not in either:
+                either[rivals] = place.add_mutually_exclusive_group(required=must)
+            place, must = either[rivals], False
+        about.add_flag(place, None if name in NEEDED else usual.get(name, about.usual), required=must)
     if set(LENGTHS) & set(names):
         words = "report tokens lost at a limit of T, without applying it"
-        where = groups if isinstance(groups, Parser) else groups[QUESTION]
-        rare(where.add_argument("--cutoff", metavar="T", type=LENGTH.said, help=words))
-
-
-def _how(name: str, about: Field, usual: Any) -> dict[str, Any]:
-    if about.values.type is bool:
-        return {"action": "store_true", "help": about.help}
-    told = "" if usual in (None, "") or name in NEEDED else f" ({usual})"
-    known = {"help": f"{about.help}{told}", "default": None if name in NEEDED else usual}
-    return known | {"metavar": about.letter, "type": about.values.said}
+        rare(where[DATA].add_argument("--cutoff", metavar="T", type=LENGTH.from_text, help=words))
 
 
 def add_hardware(parser: Parser) -> None:
@@ -101,7 +77,7 @@ def add_hardware(parser: Parser) -> None:
 
 
 def add_rate(parser: Any, words: str) -> None:
-    rare(parser.add_argument("--measured-tokens-per-second", type=POSITIVE.said, metavar="N", help=words))
+    rare(parser.add_argument("--measured-tokens-per-second", type=POSITIVE.from_text, metavar="N", help=words))
 
 
 def asked(args: argparse.Namespace, **more: Any) -> Question:

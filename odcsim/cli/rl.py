@@ -5,7 +5,7 @@ from typing import Any
 
 from odcsim.cli import options
 from odcsim.decide.words import RL
-from odcsim.question import BATCH, STEP
+from odcsim.option import BATCH, STEP
 from odcsim.support.numbers import seconds
 
 EXAMPLE = "odcsim rl deepcoder-rl --model qwen3-1.7b --gpu h100 --devices 4 --prompts 32 --rollouts 8"

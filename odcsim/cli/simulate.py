@@ -4,8 +4,7 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.recipe import flags, recipe_of
-from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.recipe import add_recipe, chosen, flags, recipe_of
 from odcsim.support.command import rare
 
 EXCHANGE = (

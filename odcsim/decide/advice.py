@@ -19,10 +19,11 @@ from odcsim.decide.remedies import remedies
 from odcsim.decide.search import KeptOut, Site
 from odcsim.decide.way import Way
 from odcsim.decide.whole_run import WholeRun, steps
-from odcsim.decide.words import ADVISE, checked
+from odcsim.decide.words import ADVISE
 from odcsim.errors import InputError
+from odcsim.option import AMOUNT, COUNT, POSITIVE
 from odcsim.program import MEETING
-from odcsim.question import AMOUNT, COUNT, POSITIVE, Question
+from odcsim.question import Question
 from odcsim.results import capacity, summary
 from odcsim.results.summary import Row
 from odcsim.support import tables
@@ -312,7 +313,7 @@ def advise(
     """What to rent for a whole training run: each of `gpus` in each number of `devices`, at its best. `price`: of a
     GPU-hour, of all of them or by name, `{"h100": 2.5}`. `deadline`: seconds, or "12h". `budget`: dollars. `words`: the
     other fields of a question, `epochs=3`, and of its recipe, but for what is searched."""
-    known = {"trace": trace, "model": model, "global_batch": checked("global_batch", global_batch, COUNT)}
+    known = {"trace": trace, "model": model, "global_batch": COUNT.check("global_batch", global_batch)}
     question = read(asked(ADVISE.words(known | words, ("gpus", "devices", "price", "deadline", "budget"))))
     return searched(wished(question, gpus, devices, price, deadline, budget))
 
@@ -331,9 +332,9 @@ def wished(
     """Of a question whose lengths are read."""
     kinds = _several("gpus", gpus, str, "give kinds to rent, such as h100,a100")
     counts = _several("devices", devices, whole, "give numbers of GPUs, such as 8,16")
-    counts = tuple(checked("devices", count, COUNT) for count in counts)
-    late = None if deadline is None else checked("deadline", _said("deadline", deadline, seconds, TIME), POSITIVE, TIME)
-    most = None if budget is None else checked("budget", _said("budget", budget, amount, "give dollars"), AMOUNT)
+    counts = tuple(COUNT.check("devices", count) for count in counts)
+    late = None if deadline is None else POSITIVE.check("deadline", _said("deadline", deadline, seconds, TIME), TIME)
+    most = None if budget is None else AMOUNT.check("budget", _said("budget", budget, amount, "give dollars"))
     return Wish(question, kinds, counts, _prices(price, kinds), late, most)
 
 
@@ -358,9 +359,9 @@ def _said(name: str, given: Any, take: Callable[[str], Any], fix: str) -> Any:
 def _prices(given: Prices, gpus: Sequence[str]) -> dict[str, float]:
     """By GPU: `h100=2.5,a100=1.3`, or one price for all."""
     if isinstance(given, Mapping):
-        return {name: checked("price", _said("price", value, amount, PRICES), AMOUNT) for name, value in given.items()}
+        return {name: AMOUNT.check("price", _said("price", value, amount, PRICES)) for name, value in given.items()}
     if given is None or not isinstance(given, str | Sequence):
-        return {} if given is None else dict.fromkeys(gpus, checked("price", given, AMOUNT))
+        return {} if given is None else dict.fromkeys(gpus, AMOUNT.check("price", given))
     prices: dict[str, float] = {}
     words = listed(given) if isinstance(given, str) else given
     for word in words:

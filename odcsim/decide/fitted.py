@@ -13,22 +13,23 @@ from odcsim.decide import calibrate, setting_words
 from odcsim.decide.asking import asked, setting_of
 from odcsim.decide.calibrate import Calibration, Simulated
 from odcsim.decide.sharding import as_ran
-from odcsim.decide.words import FIT, checked, paths_of
+from odcsim.decide.words import FIT, paths_of
 from odcsim.errors import InputError
 from odcsim.fitting import fit as fits
 from odcsim.fitting import kineto, logs, measurements, step_files
 from odcsim.fitting.fit import FitReport
 from odcsim.fitting.steps import StepLog, read_steps
+from odcsim.option import POSITIVE
 from odcsim.profile import Profile
-from odcsim.question import FIELDS, POSITIVE, Values
-from odcsim.recipe import CHOICES, flag, recipe_of
+from odcsim.program import SYNCS
+from odcsim.question import FIELDS
+from odcsim.recipe import CHOICES, recipe_of
 from odcsim.support.files import check_apart, check_writable
 from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted
 from odcsim.trace import Trace
 
 OWN = ("sources", "lengths", "trace", "sync", "balancer", "measured_tokens_per_second", "output")
-SYNC = Values(str, f"one of {', '.join(CHOICES['sync'].values)}", among=CHOICES["sync"].values)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,7 +75,7 @@ def fit(
     given = FIT.words(words, OWN) | {name: value for name, value in own.items() if value is not None}
     rate = measured_tokens_per_second
     if rate is not None:
-        rate = checked("measured_tokens_per_second", rate, POSITIVE)
+        rate = POSITIVE.check("measured_tokens_per_second", rate)
     if output is not None:
         check_writable(Path(output))
         read = (*every, lengths, trace if isinstance(trace, str | os.PathLike) else None)
@@ -156,7 +157,7 @@ def _refuse(given: Mapping[str, Any], known: tuple[str, ...], problem: str, wher
     said = [f"--{name.replace('_', '-')}" for name in every if _is_given(given, name)]
     recipe = recipe_of({name: value for name, value in given.items() if name != "sync"})
     said += [
-        "--no-recompute" if recipe.value(name) == "none" else flag(name)
+        "--no-recompute" if recipe.value(name) == "none" else CHOICES[name].flag
         for name in CHOICES
         if name not in known and name not in recipe.usual
     ]
@@ -199,8 +200,8 @@ def _some(value: Any) -> bool:
 def _simulated(given: Mapping[str, Any], log: StepLog | None) -> Simulated:
     usual = log.by.way if log else None
     balancer, sync = given.get("balancer"), given.get("sync")
-    if sync is not None:
-        checked("sync", sync, SYNC)
+    if sync is not None and sync not in SYNCS:
+        raise InputError(f"--sync is {sync!r:.40}", fix=f"give one of {', '.join(SYNCS)}")
     run = {name: value for name, value in given.items() if name not in ("sync", "balancer")}
     return calibrate.simulated(setting_of(as_ran(asked(run))), balancer, sync, usual)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import odcsim
-from odcsim import catalog, recipe_file
+from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.balance import BALANCERS
 from odcsim.catalog import fits
@@ -30,7 +30,8 @@ from odcsim.errors import InputError, in_python, nearest
 from odcsim.neighbours import FIELD
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS, LENGTHS, Question
-from odcsim.recipe import USUAL, fields_of
+from odcsim.recipe import KEYS as RECIPE_KEYS
+from odcsim.recipe import USUAL, fields_of, read_file, read_key
 from odcsim.support.checked import Given, shown
 from odcsim.support.files import reading
 from odcsim.support.whole import read_text
@@ -38,7 +39,7 @@ from odcsim.trace import Trace
 
 MOST = 1_000_000  # points: more are a slip of somebody's hand
 ROWS = ("balancer", "sync")  # which rows of each comparison are kept; all of them without a word
-KEYS = (*FIELDS, *recipe_file.KEYS, "recipe", *ROWS, "case")
+KEYS = (*FIELDS, *RECIPE_KEYS, "recipe", *ROWS, "case")
 FILES = tuple(name for name, about in FIELDS.items() if about.file)
 DIGITS = 16  # of a point's key
 NEEDED = {  # one of these keys, and how a grid says the first
@@ -171,10 +172,10 @@ def _read(key: str, given: Given, folder: str) -> Mapping[str, Any]:
     """What a value says, by the fields that it decides: a word of a recipe may decide several. A name that nobody knows
     and a file that cannot be read are refused here, once."""
     if key == "recipe":
-        return {key: recipe_file.read(str(_locate(folder, given.text())))}
-    if key in recipe_file.KEYS:
-        return recipe_file.words(key, given)
-    value = FIELDS[key].values.given(given)
+        return {key: read_file(str(_locate(folder, given.text())))}
+    if key in RECIPE_KEYS:
+        return read_key(key, given)
+    value = FIELDS[key].from_file(given)
     if key in READERS:
         try:
             READERS[key](str(_locate(folder, value)))

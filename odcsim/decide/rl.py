@@ -18,24 +18,26 @@ from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.evaluate import costed, in_file, least_trusted
 from odcsim.decide.setting import Drawn, Setting, assign, drawn
 from odcsim.decide.way import Way
-from odcsim.decide.words import RL, checked
+from odcsim.decide.words import RL
 from odcsim.errors import InputError, misspelled
 from odcsim.executors import simulation
 from odcsim.flat import flattened
 from odcsim.neighbours import verl
+from odcsim.option import AMOUNT, COUNT, FLAG, Option
 from odcsim.program import MEETING, ONE_SIDED, SIDES
-from odcsim.question import AMOUNT, COUNT, FLAG, Question, Values
+from odcsim.question import Question
 from odcsim.results import capacity
 from odcsim.results.intervals import Draws, draws, of_run
 from odcsim.results.summary import Row, scaled
 from odcsim.schedule import Schedule
 from odcsim.support.glance import Glance, Glanced
+from odcsim.support.numbers import SIZES
 from odcsim.support.numbers import seconds as read_seconds
 from odcsim.timeline import Floats, Ints
 from odcsim.trace import Trace, check_drawn
 
 HEAD = 1 / 3  # of the head's seconds that are its forward's
-PASSES = Values(int, "a whole number from 0 to 3", 0, 3)
+PASSES = Option(int, "a whole number from 0 to 3", 0, 3, SIZES)
 TIME = "give seconds, or a time such as 3min"
 
 
@@ -169,13 +171,13 @@ def rl(
     `devices=4`, and of its recipe."""
     own = {"prompts": prompts, "rollouts": rollouts, "updates": updates, "steps": steps}
     given = RL.words({"trace": trace, "model": model} | words, (*own, "forward_passes", "generation_seconds"))
-    batch = RolloutBatch(**{name: checked(name, value, COUNT) for name, value in own.items()})
-    passes, critic = checked("forward_passes", forward_passes, PASSES), checked("critic", critic, FLAG)
+    batch = RolloutBatch(**{name: COUNT.check(name, value) for name, value in own.items()})
+    passes, critic = PASSES.check("forward_passes", forward_passes), FLAG.check("critic", critic)
     try:
         time = read_seconds(generation_seconds) if isinstance(generation_seconds, str) else generation_seconds
     except argparse.ArgumentTypeError as error:
         raise InputError(f"--generation-seconds holds '{generation_seconds:.40}': {error}", fix=TIME) from None
-    around = Around(passes, critic, float(checked("generation_seconds", time, AMOUNT, TIME)))
+    around = Around(passes, critic, float(AMOUNT.check("generation_seconds", time, TIME)))
     return predict_steps(read(asked(given)), batch, around)
 
 

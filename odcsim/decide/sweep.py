@@ -229,7 +229,7 @@ def _is_known(value: Any) -> bool:
 def _columns() -> dict[str, type]:
     """Always the same ones, so that parts of a sweep and whole sweeps go together."""
     columns: dict[str, type] = {"point": str}
-    columns |= {name: about.values.type for name, about in FIELDS.items()}
+    columns |= {name: about.type for name, about in FIELDS.items()}
     columns |= {name: type(value) for name, value in USUAL.inputs().items()}
     columns |= dict.fromkeys(("fidelity", *ROWS), str)
     parts = {

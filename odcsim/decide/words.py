@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odcsim.errors import InputError, misspelled, unexpected
-from odcsim.question import FIELDS, ROWS, Values
+from odcsim.option import ROWS
+from odcsim.question import FIELDS
 from odcsim.recipe import ASKED, CHOICES, PART, SEARCHED
 
 OF_ROWS = tuple(name for name, about in FIELDS.items() if about.group == ROWS)  # what tables of rows alone act on
@@ -49,14 +50,6 @@ class Taken:
         return whole.replace(parameters=[*named, *words])
 
 
-def checked(name: str, value: Any, values: Values, such: str = "") -> Any:
-    """A value of a function's own, by the name of its flag."""
-    value = values.read(f"--{name.replace('_', '-')}", value)
-    if not values.holds(value):
-        raise InputError(f"--{name.replace('_', '-')} is {value!r:.40}", fix=such or f"give {values.expected}")
-    return value
-
-
 def paths_of(name: str, given: Any) -> list[str]:
     """Of one file, or of several."""
     every = [given] if isinstance(given, str | os.PathLike) or not hasattr(given, "__iter__") else list(given)
@@ -65,7 +58,7 @@ def paths_of(name: str, given: Any) -> list[str]:
     return [os.fspath(one) for one in every]
 
 
-ASK = Taken("ask", recipe=tuple(name for name, choice in CHOICES.items() if choice.flag))
+ASK = Taken("ask", recipe=tuple(name for name, choice in CHOICES.items() if not choice.hidden))
 # What is searched or asked for in several values; and what holds of rows that are compared alone.
 ADVISE = Taken(
     "advise",

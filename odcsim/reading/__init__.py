@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError, nearest
-from odcsim.question import LENGTH
+from odcsim.option import LENGTH
 from odcsim.reading import files, limits, named, specs
 from odcsim.reading.counted import TextCounting
 from odcsim.trace import Trace
@@ -32,7 +32,7 @@ def load(
     Rows that are no sample are an error that names them, or left out with `skip_bad`, as the trace's `left_out` says.
     """
     asked = _asked(source, tokenizer, sample)
-    most = (LENGTH.read("--truncate", truncate), LENGTH.read("--drop-over", drop_over))
+    most = (LENGTH.from_python(truncate, "--truncate"), LENGTH.from_python(drop_over, "--drop-over"))
     trace, cost = limits.within(_whole(source, column, asked, skip_bad=skip_bad), *most)
     return replace(trace, origin=f"{trace.origin}; {cost}") if cost else trace
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from odcsim.errors import InputError
 from odcsim.program import EVERY
-from odcsim.recipe import CHOICES, flag
+from odcsim.recipe import CHOICES
 from odcsim.results.metrics import PARTS, delays, took, usage
 from odcsim.timeline import About, Floats, Timeline
 
@@ -132,9 +132,9 @@ def refuse(predicted: Timeline, measured: Timeline, where: str) -> None:
         if isinstance(its, bool):
             ran, meant = (f"with{'' if value else 'out'} {name}" for value in (its, mine))
             usual = its == CHOICES[name].usual
-            fix = f"leave {flag(name)} out of the prediction" if usual else f"predict with {flag(name)}"
+            fix = f"leave {CHOICES[name].flag} out of the prediction" if usual else f"predict with {CHOICES[name].flag}"
             raise InputError(f"run {ran}, predicted {meant}", where=where, fix=fix)
-        fix = FIXES.get(name) or f"predict with {flag(name) if CHOICES[name].flag else name} {its}"
+        fix = FIXES.get(name) or f"predict with {name if CHOICES[name].hidden else CHOICES[name].flag} {its}"
         called = "schedule digest" if name == "digest" else name
         raise InputError(f"{called} {its} is not the prediction's {mine}", where=where, fix=fix)
     if not len(measured.samples) or not np.array_equal(predicted.samples, measured.samples):

@@ -5,7 +5,7 @@ from typing import Any
 
 import odc_engine.cli
 import odcsim.cli
-from odcsim.question import Values
+from odcsim.option import Option
 from odcsim.support.numbers import listed
 
 PROGRAMS: dict[str, Any] = {"odcsim": odcsim.cli, "odc_engine": odc_engine.cli}
@@ -45,7 +45,7 @@ def takes_text(action: argparse.Action) -> bool:
         return False
     kind: Any = action.type
     of = getattr(kind, "__self__", None)
-    return kind in (None, str, listed) or (isinstance(of, Values) and of.type is str)
+    return kind in (None, str, listed) or (isinstance(of, Option) and of.type is str)
 
 
 def line(command: str, parser: Any, given: dict[str, list[str]]) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from scripts import ROOT
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-[LINE] = re.findall(r"^ +(toy: str = _chosen.*)$", PAGE, re.MULTILINE)
-[ASKED] = re.findall(r"^ +(toy: int = _field.*)$", PAGE, re.MULTILINE)
+[LINE] = re.findall(r"^ +(toy: str = _choice.*)$", PAGE, re.MULTILINE)
+[ASKED] = re.findall(r"^ +(toy: int = option.*)$", PAGE, re.MULTILINE)
 LINES = {"recipe": LINE, "question": ASKED}
 BEHIND = "    def __post_init__"  # the first one: that of a question's terms
 START = """

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import damaged, mutated, schedule_files
 
-from odcsim import profile, recipe_file, schedule
+from odcsim import profile, schedule
 from odcsim import timeline as timelines
 from odcsim.catalog import fits, gpu
 from odcsim.cluster import Cluster, cluster_of, read_cluster
@@ -25,7 +25,7 @@ from odcsim.errors import InputError
 from odcsim.executors.simulation import simulate
 from odcsim.flat import flattened
 from odcsim.profile import DTYPES, FIDELITIES, TIMINGS, Passes, Polynomial, Profile, ProfileBelow, Timing
-from odcsim.recipe import CHOICES, recipe_of
+from odcsim.recipe import CHOICES, read_file, recipe_of
 from odcsim.results import metrics
 from odcsim.schedule import Header, Schedule, ScheduleFile
 
@@ -73,7 +73,7 @@ def formats(timeline) -> dict[str, Format]:
         "schedule": Format(partial(schedule.write, two), schedule.read, lambda found: found == two.sealed()),
         "timeline": Format(partial(timelines.write, timeline), timelines.read, metrics.usage),
         "cluster": Format(lambda path: path.write_text(WHOLE), partial(read_cluster, base=BASE), lambda of: of.nodes),
-        "recipe": Format(lambda path: path.write_text(toml(RECIPE)), recipe_file.read, recipe_of),
+        "recipe": Format(lambda path: path.write_text(toml(RECIPE)), read_file, recipe_of),
     }
 
 
@@ -181,11 +181,13 @@ def test_a_cluster_says_what_is_otherwise(written, folder):
 
 @given(st.data())
 def test_a_recipe_comes_back(folder, data):
-    names = data.draw(st.lists(st.sampled_from([n for n, c in CHOICES.items() if c.flag and c.values]), unique=True))
+    names = data.draw(
+        st.lists(st.sampled_from([n for n, c in CHOICES.items() if not c.hidden and c.values]), unique=True)
+    )
     values = {name: data.draw(st.sampled_from(CHOICES[name].values)) for name in names}
     values |= data.draw(st.fixed_dictionaries({}, optional={"lora": st.integers(0, 4096), "offload": st.booleans()}))
     (folder / "r.toml").write_text(toml(values))
-    assert recipe_of(recipe_file.read(folder / "r.toml")) == recipe_of(values)
+    assert recipe_of(read_file(folder / "r.toml")) == recipe_of(values)
 
 
 # What is damaged is refused, or says nothing else

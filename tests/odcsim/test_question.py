@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import odcsim
-from odcsim import catalog, profile, recipe_file
+from odcsim import catalog, profile
 from odcsim import timeline as timelines
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import cluster_of
@@ -21,9 +21,9 @@ from odcsim.cost import Cost
 from odcsim.decide.asking import ask, read, setting_of
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError, in_python
-from odcsim.question import FIELDS, TERMS, Question, Values, question_of
-from odcsim.recipe import CHOICES, RECOMPUTE, USUAL, Recipe, fields_of, flag, flags, recipe_of
-from odcsim.recipe_flags import add_recipe, chosen
+from odcsim.option import Option
+from odcsim.question import FIELDS, TERMS, Question, question_of
+from odcsim.recipe import CHOICES, KEYS, RECOMPUTE, USUAL, Recipe, add_recipe, chosen, fields_of, flags, recipe_of
 from odcsim.support.checked import Given
 from odcsim.support.command import Parser
 from odcsim.trace import Trace
@@ -31,7 +31,7 @@ from odcsim.trace import Trace
 MODEL = "r1-distill-qwen-1.5b"
 SMALL = {"trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": 2, "minibatch": 2}
 NAMES = st.text("abcdefgh", min_size=1, max_size=8)
-NUMBERS = [about.values for about in FIELDS.values() if about.values.type in (int, float)]
+NUMBERS = [about for about in FIELDS.values() if about.type in (int, float)]
 
 
 def asked(**changes):
@@ -147,10 +147,10 @@ def test_lengths_are_read_once_as_the_question_says(tmp_path):
 
 
 @given(number=st.integers(0, 10**13), kind=st.sampled_from(NUMBERS))
-def test_a_command_line_a_file_and_python_hold_the_same_numbers(number: int, kind: Values):
+def test_a_command_line_a_file_and_python_hold_the_same_numbers(number: int, kind: Option):
     """Whatever one of the three takes the others take, and to the same value."""
     holds = kind.holds(number)
-    for read_one in (lambda: kind.said(f"{number}"), lambda: kind.given(Given("it", number))):
+    for read_one in (lambda: kind.from_text(f"{number}"), lambda: kind.from_file(Given("it", number))):
         try:
             found = read_one()
         except Exception:
@@ -198,9 +198,9 @@ def test_a_command_line_asks_for_any_recipe(engine, recipe):
     for name in names:
         value = recipe.value(name)
         if not isinstance(value, bool):
-            words += [flag(name), value]
+            words += [CHOICES[name].flag, value]
         elif value != CHOICES[name].usual:
-            words.append(flag(name))
+            words.append(CHOICES[name].flag)
     assert by_flags(*words, engine=engine) == USUAL.by(**{name: recipe.value(name) for name in names})
 
 
@@ -220,7 +220,7 @@ def test_a_file_chooses_all_that_flags_do(file):
     assert engines == by_flags(*WORDS)
     assert (engines.kernels.stack, engines.dtype, ours.dtype) == ("compiled", "bfloat16", USUAL.dtype)
     assert ours.inputs() == engines.inputs()
-    assert set(recipe_file.KEYS) == {*flags(), *flags(engine=True), "selective", "compile"}
+    assert set(KEYS) == {*flags(), *flags(engine=True), "selective", "compile"}
 
 
 def test_flags_win_wherever_they_stand(file):

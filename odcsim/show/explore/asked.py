@@ -16,30 +16,26 @@ from odcsim.decide.asking import lengths_of, setting_of
 from odcsim.decide.comparison import FACTORS
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
-from odcsim.question import AMOUNT, FIELDS, FROM_ZERO, LENGTHS, MACHINES, STEP, Field, Question, Values
-from odcsim.recipe import CHOICES, Recipe, flag, recipe_of
+from odcsim.option import AMOUNT, FROM_ZERO, TEXT
+from odcsim.question import FIELDS, LENGTHS, Question
+from odcsim.recipe import CHOICES, Recipe, recipe_of
 from odcsim.support.remembered import remembered
 from odcsim.trace import Trace
 
 ROWS = 2**22  # of lengths, and of samples drawn of them, that each kind of result remembers: some 100 MB
-ROOM = Field(AMOUNT, STEP, 0.0, control="tokens of a microbatch", stops=(0, *FACTORS))
-NETWORK = Field(
-    FROM_ZERO, MACHINES, 0, control="network between nodes", stops=(0, 25, 50, 100, 200, 400, 800)
-)  # fmt: skip
-CHOSEN = {
-    name: Field(Values(str, "", among=of.values), STEP, of.usual, control=of.control, stops=of.values)
-    for name, of in CHOICES.items()
-    if of.control
-}
 NOBODY = "none"  # where no trainer is asked for
-TRAINER = Field(Values(str, ""), STEP, NOBODY, control="trainer", stops=(NOBODY, *stock.NAMES))
-BESIDE = {"room": ROOM, "network": NETWORK, "trainer": TRAINER}
+BESIDE = {
+    "room": replace(AMOUNT, usual=0.0, control="tokens of a microbatch", stops=(0, *FACTORS)),
+    "network": replace(FROM_ZERO, usual=0, control="network between nodes", stops=(0, 25, 50, 100, 200, 400, 800)),
+    "trainer": replace(TEXT, usual=NOBODY, control="trainer", stops=(NOBODY, *stock.NAMES)),
+}
+CHOSEN = {name: about for name, about in CHOICES.items() if about.control}
 CONTROLS = {name: about for name, about in FIELDS.items() if about.control} | BESIDE | CHOSEN
 READ = tuple(name for name in LENGTHS if name not in CONTROLS)  # how lengths are read, which a link holds
 OPENED = (*READ, "profile")  # what a page is opened with, and has no control for
 LINKED = (*CONTROLS, *OPENED)
 SHARDED = "sharding"  # every link says it, but those of before hybrid was the default between nodes: they mean full
-TEXTS = tuple(name for name, about in CONTROLS.items() if about.values.type is str and not about.stops)
+TEXTS = tuple(name for name, about in CONTROLS.items() if about.type is str and not about.stops)
 SLIDERS = tuple(name for name, about in CONTROLS.items() if about.stops)
 
 
@@ -111,7 +107,7 @@ class Asked(Question):
             words += [f"--{name.replace('_', '-')}", *said]
         for name in CHOSEN:
             told = self.profile is not None or self.value(name) != CHOICES[name].usual
-            words += [flag(name), self.value(name)] if told else []
+            words += [CHOSEN[name].flag, self.value(name)] if told else []
         network = f" --cluster <(echo nic_gbit_s={self.network})" if self.network else ""
         return shlex.join(words) + network
 

@@ -35,8 +35,10 @@ def linked(search: Any) -> Asked:
 
 
 def _kind(name: str) -> Callable[[str], Any]:
-    values = (CONTROLS.get(name) or FIELDS[name]).values
-    return {"True": True, "False": False}.__getitem__ if values.type is bool else values.said
+    about = CONTROLS.get(name) or FIELDS[name]
+    if about.type is bool:
+        return {"True": True, "False": False}.__getitem__
+    return str if about.type is str else about.from_text
 
 
 def given(values: Mapping[str, Any], before: Asked | None = None) -> Asked:

@@ -9,8 +9,8 @@ import pytest
 from every_command import commands, main, name_of
 
 from odcsim import schedule
+from odcsim.option import Option
 from odcsim.program import MOST_STEPS, program
-from odcsim.question import Values
 from odcsim.support import remembered
 from odcsim.support.budget import limit
 
@@ -45,7 +45,7 @@ def counts(action):
     if action.nargs == 0 or action.choices is not None:
         return False
     of = getattr(action.type, "__self__", None)
-    return of.type is int if isinstance(of, Values) else takes(action, "1") and not takes(action, "1.5")
+    return of.type is int if isinstance(of, Option) else takes(action, "1") and not takes(action, "1.5")
 
 
 def takes(action, text):

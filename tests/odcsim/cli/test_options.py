@@ -118,16 +118,16 @@ def test_of_tokens_8k_is_8192_and_of_all_else_8000():
 
 
 TEXTS = {"8k": (8192, 8000), "0.5K": (512, 500), "2M": (2**21, 2 * 10**6), "3Ki": (3072, 3072), "65,536": (65536,) * 2}
-COUNTS = [name for name, about in FIELDS.items() if about.values.type is int]
+COUNTS = [name for name, about in FIELDS.items() if about.type is int]
 
 
 def test_a_flag_python_a_file_and_a_link_read_a_count_alike():
     for name in COUNTS:
         for text, (tokens, others) in TEXTS.items():
             count = tokens if name in ("truncate", "drop_over", "max_tokens") else others
-            assert FIELDS[name].values.said(text) == count
+            assert FIELDS[name].from_text(text) == count
             assert getattr(question_of({"trace": "longalign", name: text}), name) == count
-            assert FIELDS[name].values.given(Given(name, text)) == count
+            assert FIELDS[name].from_file(Given(name, text)) == count
             if name in READ:
                 assert getattr(linked(f"?{name}={text}"), name) == count
     assert load("fixed:length=9k,samples=2k", truncate="8k").lengths.tolist() == [8192] * 2000

@@ -16,8 +16,7 @@ from odcsim.decide import calibrate
 from odcsim.decide.grid import KEYS, read_grid, trace
 from odcsim.decide.sweep import work
 from odcsim.question import FIELDS
-from odcsim.recipe import recipe_of
-from odcsim.recipe_flags import chosen
+from odcsim.recipe import chosen, recipe_of
 
 SMALL = {"trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": 2, "minibatch": 2}
 NO_FLAGS = {
