@@ -170,7 +170,7 @@ def rl(
     `updates`, with passes without backward and generation beside it. `words`: the other fields of a question,
     `devices=4`, and of its recipe."""
     own = {"prompts": prompts, "rollouts": rollouts, "updates": updates, "steps": steps}
-    given = RL.words({"trace": trace, "model": model} | words, (*own, "forward_passes", "generation_seconds"))
+    given = RL.words({"trace": trace, "model": model} | words, (*own, "forward_passes", "critic", "generation_seconds"))
     batch = RolloutBatch(**{name: COUNT.check(name, value) for name, value in own.items()})
     passes, critic = PASSES.check("forward_passes", forward_passes), FLAG.check("critic", critic)
     try:
