@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
         "number of GPUs it searches sync, balancer, token limit, sharding and activation checkpointing that fit "
         "memory.",
     )
-    groups = options.add_question(parser, without=ADVISE.without, recipe=ADVISE.recipe, **ADVISE.usual)
+    groups = options.add_question(parser, ADVISE)
     machines = groups[MACHINES]
     machines.add_argument("--gpus", type=listed, required=True, metavar="G,G", help="GPU types to compare: h100,a100")
     machines.add_argument(

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
+from odcsim.decide.words import BALANCE
 from odcsim.support.command import Parser
 from odcsim.support.numbers import counted
 from odcsim.support.progress import progress
@@ -29,7 +30,7 @@ def _fill(parser: Parser) -> None:
     """Balancers import numpy, and nobody else's help should wait for it."""
     from odcsim.balance import BALANCERS
 
-    options.add_question(parser, without=options.SOME)
+    options.add_question(parser, BALANCE)
     lines = [f"{b.name}{' (on-demand only)' if b.free_counts else ''}: {b.help}" for b in BALANCERS]
     names = [b.name for b in BALANCERS]
     parser.add_argument(

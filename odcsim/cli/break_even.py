@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
         "changes at a time: network, GPUs, model, minibatch, lengths, fixed cost. Also says what a balancer with wrong "
         "sample weights costs.",
     )
-    options.add_question(parser, without=BREAK_EVEN.without)
+    options.add_question(parser, BREAK_EVEN)
     parser.add_argument("--json", action="store_true", help="print all points as JSON")
     parser.add_argument("--html", metavar="FILE", help="also write a page with the curves")
     parser.set_defaults(run=_run)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
+from odcsim.decide.words import COMPARE
 from odcsim.errors import InputError
 from odcsim.option import BATCH, MACHINES
 from odcsim.support.command import rare
@@ -29,7 +30,7 @@ def add(commands: Any) -> None:
         description="Predict idle time, throughput, peak memory and cost for your sequence lengths, for each balancer "
         "under collectives and under on-demand communication.",
     )
-    groups = options.add_question(parser)
+    groups = options.add_question(parser, COMPARE)
     sweep = groups[BATCH].add_argument("--sweep-max-tokens", nargs="?", const="", metavar="T,T,...")
     sweep.help = "also compare at these microbatch token limits (default: 1 to 8 times the longest sample)"
     rare(sweep)

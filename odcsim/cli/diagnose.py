@@ -24,9 +24,7 @@ def add(commands: Any) -> None:
         "of odc_engine, Parquet of StragglerAnalysis, and step logs with the flags of their run.",
     )
     parser.add_argument("sources", nargs="+", metavar="DIR|FILE", help="files of the run, or 'slow-step', which ships")
-    groups = options.add_question(
-        parser, without=DIAGNOSE.without, needed=(), seldom=("truncate", "minibatch"), **DIAGNOSE.usual
-    )
+    groups = options.add_question(parser, DIAGNOSE, needed=(), seldom=("truncate", "minibatch"))
     groups[DATA].add_argument(
         "--lengths",
         metavar="FILE",

@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         help="step log, CSV, traces or measurements; traces: JSON or JSON.gz, measurements: JSON",
     )
     groups = options.add_question(
-        parser, without={*FIT.without, "trainer"}, needed=(), seldom=("truncate", "minibatch", "minibatches")
+        parser, FIT, own=("trainer",), needed=(), seldom=("truncate", "minibatch", "minibatches")
     )
     groups[DATA].add_argument("--trace", metavar="TRACE", help="for a step log: the sequence lengths trained on")
     step = groups[STEP]

@@ -4,14 +4,14 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from odcsim.decide.words import OF_ROWS
-from odcsim.option import BATCH, DATA, FROM_ZERO, LENGTH, MACHINES, POSITIVE, ROWS, STEP
+from odcsim.decide.words import Words
+from odcsim.option import BATCH, DATA, LENGTH, MACHINES, POSITIVE, ROWS, STEP
 from odcsim.program import SIDES
 from odcsim.question import FIELDS, LENGTHS, Question
-from odcsim.recipe import ASKED, add_recipe, chosen
+from odcsim.recipe import add_recipe, chosen
 from odcsim.support.command import Parser, rare
 from odcsim.support.numbers import amount, whole
 from odcsim.support.printing import printable
@@ -20,30 +20,27 @@ if TYPE_CHECKING:
     from odcsim.decide.setting import Setting
     from odcsim.trace import Trace
 
-__all__ = ["amount", "seed", "whole"]
+__all__ = ["amount", "whole"]
 HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
-SOME = OF_ROWS
 NEEDED = ("model", "devices", "minibatch", "global_batch")
-seed = FROM_ZERO.from_text
 
 
 def add_question(
     parser: Parser,
+    words: Words,
     *,
-    without: Collection[str] = (),
-    recipe: Iterable[str] | None = None,
+    own: Collection[str] = (),
     needed: Collection[str] = NEEDED,
     seldom: Collection[str] = (),
-    **usual: Any,
 ) -> dict[str, Any]:
-    """Flags of a question's fields and of its recipe's, but not of what the command decides itself. `usual`: what the
-    command takes where nobody says, if that is another value. `needed`: what has to be given. `seldom`: what
-    its short help leaves out beside what every command's does. Gives the groups of the help, for the command's own."""
-    chosen = tuple(ASKED if recipe is None else recipe)
+    """Flags of these words, but for what the command has a flag of its `own` for. `needed`: what has to be given.
+    `seldom`: what its short help leaves out beside what every command's does. Gives the groups of the help, for the
+    command's own."""
     groups = parser.grouped((DATA, MACHINES, BATCH, STEP), last=ROWS)
-    add_fields(groups, [name for name in FIELDS if name not in without], needed, **usual)
-    add_recipe(groups[STEP], chosen)
+    names = [name for name in FIELDS if name not in (*words.without, *own)]
+    add_fields(groups, names, needed, **words.usual)
+    add_recipe(groups[STEP], words.recipe)
     for action in parser._actions:
         if action.dest in seldom:
             rare(action)
@@ -53,7 +50,8 @@ def add_question(
 def add_fields(
     groups: Mapping[str, Any] | Parser, names: Collection[str], needed: Collection[str] = NEEDED, **usual: Any
 ) -> None:
-    """Flags of these fields, each in the group that it is of, or all of them in one place."""
+    """Flags of these fields, each in the group that it is of, or all of them in one place. `usual`: what the command
+    takes where nobody says, if that is another value."""
     where = dict.fromkeys((DATA, MACHINES, BATCH, STEP, ROWS), groups) if isinstance(groups, Parser) else groups
     either: dict[tuple[str, ...], Any] = {}
     for name in names:
@@ -68,8 +66,8 @@ def add_fields(
             place, must = either[rivals], False
         about.add_flag(place, None if name in NEEDED else usual.get(name, about.usual), required=must)
     if set(LENGTHS) & set(names):
-        words = "report tokens lost at a limit of T, without applying it"
-        rare(where[DATA].add_argument("--cutoff", metavar="T", type=LENGTH.from_text, help=words))
+        told = "report tokens lost at a limit of T, without applying it"
+        rare(where[DATA].add_argument("--cutoff", metavar="T", type=LENGTH.from_text, help=told))
 
 
 def add_hardware(parser: Parser) -> None:

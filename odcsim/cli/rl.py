@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
         description="Predict whole steps of reinforcement learning (GRPO, PPO), with groups drawn from recorded "
         "rollouts: training under several ways to assign samples, forward-only passes, and generation as given.",
     )
-    groups = options.add_question(parser, without=RL.without, seldom=("truncate", "sharding"))
+    groups = options.add_question(parser, RL, seldom=("truncate", "sharding"))
     asked, step = groups[BATCH], groups[STEP]
     asked.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="prompts per step")
     asked.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples per prompt")

@@ -298,6 +298,7 @@ class Advice(Glanced):
         return Glance("Advice", about, told, ("GPUs", *head, "how"), rows, advice_words.asked(self.wish))
 
 
+@ADVISE.take
 def advise(
     trace: Trace | str | os.PathLike[str] | ArrayLike,
     model: str,
@@ -314,11 +315,8 @@ def advise(
     GPU-hour, of all of them or by name, `{"h100": 2.5}`. `deadline`: seconds, or "12h". `budget`: dollars. `words`: the
     other fields of a question, `epochs=3`, and of its recipe, but for what is searched."""
     known = {"trace": trace, "model": model, "global_batch": COUNT.check("global_batch", global_batch)}
-    question = read(asked(ADVISE.words(known | words, ("gpus", "devices", "price", "deadline", "budget"))))
+    question = read(asked(known | words))
     return searched(wished(question, gpus, devices, price, deadline, budget))
-
-
-advise.__signature__ = ADVISE.signature(advise)  # type: ignore[attr-defined]
 
 
 def wished(

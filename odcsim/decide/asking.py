@@ -20,6 +20,7 @@ from odcsim.support.checked import whole_numbers
 from odcsim.trace import Trace
 
 
+@ASK.show
 def ask(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> Setting:
     """A setting by names and paths, as the command line takes them, or by lengths. `words`: the other fields of a
     question, `devices=16`, and of its recipe, `sharding="hybrid"`. `max_tokens`: nothing for what memory and speed make
@@ -63,6 +64,3 @@ def lengths_of(question: Question) -> Trace:
 def read(question: Question) -> Question:
     """The same with its lengths read, for who asks it in several ways."""
     return replace(question, **{name: FIELDS[name].usual for name in LENGTHS} | {"trace": lengths_of(question)})
-
-
-ask.__signature__ = ASK.signature(ask)  # type: ignore[attr-defined]

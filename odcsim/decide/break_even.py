@@ -168,13 +168,11 @@ class BreakEven(Glanced):
         return Glance("BreakEven", about, break_even_words.answer(self)[:1], head, rows, detail)
 
 
+@BREAK_EVEN.take
 def break_even(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> BreakEven:
     """How the speedup of on-demand over the best without it moves with one thing at a time: network, devices, model,
     minibatch, lengths, fixed cost. `words`: the other fields of a question, `devices=8`, and of its recipe."""
-    return find_break_even(read(asked(BREAK_EVEN.words({"trace": trace, "model": model} | words))))
-
-
-break_even.__signature__ = BREAK_EVEN.signature(break_even)  # type: ignore[attr-defined]
+    return find_break_even(read(asked({"trace": trace, "model": model, **words})))
 
 
 def find_break_even(question: Question, *, advance: Callable[[], None] = lambda: None) -> BreakEven:

@@ -29,8 +29,6 @@ from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted
 from odcsim.trace import Trace
 
-OWN = ("sources", "lengths", "trace", "sync", "balancer", "measured_tokens_per_second", "output")
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fitted(Glanced):
@@ -55,6 +53,7 @@ class Fitted(Glanced):
         return Glance("Fitted", about, told, ("in words",), [(line,) for line in self.lines])
 
 
+@FIT.take
 def fit(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
@@ -72,7 +71,7 @@ def fit(
     the run. `output`: the file to write, which others take as `profile`."""
     every = paths_of("sources", sources)
     own = {"trace": trace, "sync": sync, "balancer": balancer}
-    given = FIT.words(words, OWN) | {name: value for name, value in own.items() if value is not None}
+    given = words | {name: value for name, value in own.items() if value is not None}
     rate = measured_tokens_per_second
     if rate is not None:
         rate = POSITIVE.check("measured_tokens_per_second", rate)
@@ -84,9 +83,6 @@ def fit(
     if output is not None:
         profile.write(found.profile, Path(output))
     return found
-
-
-fit.__signature__ = FIT.signature(fit)  # type: ignore[attr-defined]
 
 
 def fitted(

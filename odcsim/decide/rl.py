@@ -153,6 +153,7 @@ class RolloutSteps(Glanced):
         return Glance("RolloutSteps", about, self.sentences(), *rl_words.overview(self.rows))
 
 
+@RL.take
 def rl(
     trace: Trace | str | os.PathLike[str] | ArrayLike,
     model: str,
@@ -170,7 +171,6 @@ def rl(
     `updates`, with passes without backward and generation beside it. `words`: the other fields of a question,
     `devices=4`, and of its recipe."""
     own = {"prompts": prompts, "rollouts": rollouts, "updates": updates, "steps": steps}
-    given = RL.words({"trace": trace, "model": model} | words, (*own, "forward_passes", "critic", "generation_seconds"))
     batch = RolloutBatch(**{name: COUNT.check(name, value) for name, value in own.items()})
     passes, critic = PASSES.check("forward_passes", forward_passes), FLAG.check("critic", critic)
     try:
@@ -178,10 +178,7 @@ def rl(
     except argparse.ArgumentTypeError as error:
         raise InputError(f"--generation-seconds holds '{generation_seconds:.40}': {error}", fix=TIME) from None
     around = Around(passes, critic, float(AMOUNT.check("generation_seconds", time, TIME)))
-    return predict_steps(read(asked(given)), batch, around)
-
-
-rl.__signature__ = RL.signature(rl)  # type: ignore[attr-defined]
+    return predict_steps(read(asked({"trace": trace, "model": model, **words})), batch, around)
 
 
 def predict_steps(

@@ -103,6 +103,7 @@ def _way(change: Change, known: Sequence[Change]) -> dict[str, Any]:
     return {"row": number, **{name: value for name, value in asdict(change).items() if name != "row"}}
 
 
+@DIAGNOSE.take
 def diagnose(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
@@ -116,11 +117,8 @@ def diagnose(
     what microbatches held, where those do not. `words`: what else is known of the run, as `model`, `gpu`, `trainer` and
     `price`; of a log of steps also the `trace` that was trained on, the `sync` and `balancer` that ran, `devices` and
     the batch."""
-    given = DIAGNOSE.words(words, OWN) | {"trace": trace, "sync": sync, "balancer": balancer}
+    given = words | {"trace": trace, "sync": sync, "balancer": balancer}
     return diagnosed(given, paths_of("sources", sources), None if lengths is None else os.fspath(lengths))
-
-
-diagnose.__signature__ = DIAGNOSE.signature(diagnose)  # type: ignore[attr-defined]
 
 
 def diagnosed(
