@@ -33,13 +33,13 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from contextlib import ExitStack
 
-    from odcsim.show.explore.asked import asked_of
+    from odcsim.show.explore.controls import page_question
     from odcsim.show.explore.opening import leaving_in_order, opened
     from odcsim.show.explore.serve import serve
     from odcsim.support import budget
 
     words = {name: value for name in (*LENGTHS, "profile") if (value := getattr(args, name)) is not None}
-    asked = asked_of(words | _measured(args.profile))
+    asked = page_question(words | _measured(args.profile))
     options.tell_left_out(asked.lengths)  # or refused before anything is served
     options.tell_cutoff(asked.lengths, args.cutoff)
     if args.profile is not None:
@@ -63,9 +63,9 @@ def _measured(path: str | None) -> dict[str, str]:
     from odcsim import catalog
     from odcsim.catalog.fits import measured_by
     from odcsim.profile import read
-    from odcsim.show.explore.asked import CHOSEN
+    from odcsim.show.explore.controls import OF_RECIPE
 
     profile = read(path)
     names = {"model": (profile.model, catalog.model_names()), "gpu": (profile.gpu, catalog.gpu_names())}
-    chosen = {name: value for name, value in measured_by(path).items() if name in CHOSEN}
+    chosen = {name: value for name, value in measured_by(path).items() if name in OF_RECIPE}
     return {name: value for name, (value, among) in names.items() if value in among} | chosen

@@ -10,15 +10,14 @@ import time
 
 import pytest
 
-from odcsim.show.explore.asked import Asked
-from odcsim.show.explore.heard import STOPS
+from odcsim.show.explore.controls import STOPS, PageQuestion
 from odcsim.show.explore.reply import chart, reply
 
 ROOM = (0, 1.1, 2.0)
 LOOP = 100_000
 
 
-def answered(asked: Asked) -> int:
+def answered(asked: PageQuestion) -> int:
     return len(reply(asked).table[1]) + len(chart(asked)["data"])
 
 
@@ -34,9 +33,11 @@ def bare_loop() -> float:
 @pytest.mark.parametrize("devices", [8, 64])
 def test_a_change(benchmark, devices, minibatches):
     """Every stop of the minibatch's slider at three limits; one question before them, which loads what all need."""
-    answered(Asked(devices=4, minibatches=4))
+    answered(PageQuestion(devices=4, minibatches=4))
     asked = [
-        Asked(devices=devices, minibatch=m, room=r, minibatches=minibatches) for r in ROOM for m in STOPS["minibatch"]
+        PageQuestion(devices=devices, minibatch=m, room=r, minibatches=minibatches)
+        for r in ROOM
+        for m in STOPS["minibatch"]
     ]
     left = iter(asked)
     found = benchmark.pedantic(answered, setup=lambda: ((next(left),), {}), rounds=len(asked))

@@ -8,8 +8,7 @@ import pytest
 
 from odcsim.recipe import recipe_of
 from odcsim.show.explore import reply as replies
-from odcsim.show.explore.asked import Asked
-from odcsim.show.explore.heard import linked
+from odcsim.show.explore.controls import PageQuestion, linked
 from odcsim.show.explore.opening import opened
 from odcsim.show.explore.reply import reply
 
@@ -42,7 +41,7 @@ def served():
 def seen(chromium, served):
     """A window with the explorer as it is at first."""
     with browser.window(chromium, 1200) as seen:
-        settled(seen.open(served.link()), Asked())
+        settled(seen.open(served.link()), PageQuestion())
         yield seen
 
 
@@ -82,14 +81,14 @@ def typed(seen, name, words):
 
 def test_it_answers_as_the_command_does_while_one_drags(seen, pictures):
     dragged(seen, "devices", 1.0)
-    settled(seen, Asked(devices=64))
+    settled(seen, PageQuestion(devices=64))
     dragged(seen, "minibatch", 0.0)
-    settled(seen, Asked(devices=64, minibatch=1))
+    settled(seen, PageQuestion(devices=64, minibatch=1))
     typed(seen, "gpu", "h100")
-    settled(seen, Asked(devices=64, minibatch=1, gpu="h100"))
+    settled(seen, PageQuestion(devices=64, minibatch=1, gpu="h100"))
     drawn(seen)
     seen.page.locator("#break-even", has_text="Gb/s per GPU: It pays").wait_for()
-    assert seen.page.locator("#command").inner_text() == Asked(devices=64, minibatch=1, gpu="h100").command
+    assert seen.page.locator("#command").inner_text() == PageQuestion(devices=64, minibatch=1, gpu="h100").command
     assert seen.errors == []
     seen.picture(pictures / "explore-dragged.png")
 
@@ -104,7 +103,7 @@ def test_an_old_answer_is_dimmed_until_the_new_one_is_there(seen, monkeypatch):
     for name in ("#advice", "#table", "figure", "#break-even", "#command"):
         seen.page.wait_for_function(f"() => ({opacity})('{name}') < 0.5")
     go.set()
-    settled(seen, Asked(devices=2))
+    settled(seen, PageQuestion(devices=2))
     for name in ("#advice", "#table", "figure", "#break-even", "#command"):
         seen.page.wait_for_function(f"() => ({opacity})('{name}') === 1")
     assert seen.errors == []
@@ -112,22 +111,22 @@ def test_an_old_answer_is_dimmed_until_the_new_one_is_there(seen, monkeypatch):
 
 def test_the_recipe_and_epochs_have_controls(seen):
     dragged(seen, "epochs", 1.0)
-    settled(seen, Asked(epochs=10.0))
+    settled(seen, PageQuestion(epochs=10.0))
     assert seen.page.locator("#advice", has_text="10 epochs are").count() == 1
     dragged(seen, "recompute", 1.0)
-    settled(seen, Asked(epochs=10.0, recipe=recipe_of({"recompute": "none"})))
+    settled(seen, PageQuestion(epochs=10.0, recipe=recipe_of({"recompute": "none"})))
     assert seen.page.locator("label", has_text="recompute: none").count() == 1
 
 
 def test_the_root_shows_what_it_was_started_with(chromium):
-    asked = Asked(trace="lmsys-chat")
+    asked = PageQuestion(trace="lmsys-chat")
     with serving(asked) as one, browser.window(chromium) as seen:
         for link in (one.link(), one.link().partition("?")[0]):
             settled(seen.open(link), asked)
 
 
 def test_a_link_opens_what_was_set(chromium, served):
-    asked = Asked(trace="lmsys-chat", devices=16, network=100, price=3.0)
+    asked = PageQuestion(trace="lmsys-chat", devices=16, network=100, price=3.0)
     with browser.window(chromium) as seen:
         settled(seen.open(served.link(asked.search)), asked)
         assert seen.page.locator("#trace").input_value() == "lmsys-chat"
@@ -135,7 +134,7 @@ def test_a_link_opens_what_was_set(chromium, served):
 
 
 def test_a_file_that_only_its_owner_can_read_opens_it(chromium, served, monkeypatch, tmp_path):
-    asked, files = Asked(devices=4), []
+    asked, files = PageQuestion(devices=4), []
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("webbrowser.open", files.append)
     with opened(served.link(asked.search)) as entered, browser.window(chromium) as seen:
@@ -151,7 +150,7 @@ def test_what_a_link_cannot_say_is_said(chromium, served):
     with browser.window(chromium) as seen:
         seen.open(served.link("?devices=3"))
         seen.page.locator("#link-problem", has_text="the link says devices=3; it may be 2, 4, 8, 16, 32, 64").wait_for()
-        settled(seen, Asked())
+        settled(seen, PageQuestion())
 
 
 def test_a_page_of_another_site_learns_nothing(seen, served):
@@ -167,7 +166,7 @@ def test_a_page_of_another_site_learns_nothing(seen, served):
 def test_what_cannot_be_asked_is_said_and_the_rest_stays(seen):
     typed(seen, "model", "no-such-model")
     seen.page.locator("#problem", has_text="no-such-model").wait_for()
-    assert seen.page.evaluate(SHOWN) == [list(row) for row in reply(Asked()).table[1]]
+    assert seen.page.evaluate(SHOWN) == [list(row) for row in reply(PageQuestion()).table[1]]
     typed(seen, "trace", "/dev/stdin")
     seen.page.locator("#problem", has_text="/dev/stdin: the trace is a pipe or a device").wait_for()
 
@@ -181,7 +180,7 @@ def test_a_report_is_saved(seen):
 @pytest.mark.parametrize(("width", "scheme"), browser.VIEWS)
 def test_it_is_readable_everywhere(chromium, served, pictures, width, scheme):
     with browser.window(chromium, width, scheme) as seen:
-        settled(seen.open(served.link()), Asked())
+        settled(seen.open(served.link()), PageQuestion())
         drawn(seen)
         seen.page.wait_for_timeout(500)
         seen.laid_out(pictures / f"explore-{width}-{scheme}.png")

@@ -12,19 +12,18 @@ from odcsim.decide import setting_words
 from odcsim.plots.style import HEAD
 from odcsim.reading.named import names
 from odcsim.show.explore import reply as replies
-from odcsim.show.explore.asked import CONTROLS, SHARDED, SLIDERS, TEXTS, Asked
-from odcsim.show.explore.heard import STOPS, given, linked
+from odcsim.show.explore.controls import CONTROLS, SHARDED, STOPS, TEXTS, PageQuestion, given, linked
 from odcsim.show.explore.line import or_line
 from odcsim.show.pages.page import style
 
 TITLE = "What would it take to train on your lengths?"
-FIELDS = (*TEXTS, *SLIDERS, "price")
+FIELDS = (*TEXTS, *STOPS, "price")
 
 _COPY = """(clicks, command) => { navigator.clipboard.writeText(command); return "copied"; }"""
 _LINK = """(search) => { history.replaceState(null, "", location.pathname + (search || "")); return ""; }"""
 
 
-def page(start: Asked) -> Dash:
+def page(start: PageQuestion) -> Dash:
     """`start`: what it shows where a link says nothing."""
     app = Dash(__name__, title=TITLE, update_title="", assets_folder=str(Path(__file__).parent / "assets"))
     app.index_string = _index()
@@ -32,7 +31,7 @@ def page(start: Asked) -> Dash:
     values = [Output(name, "value") for name in FIELDS]
     opened = Output("link-problem", "children"), Input("place", "search")
     app.callback(*values, *opened)(lambda search: _from_link(search, start))
-    said = [f"{name}-said" for name in SLIDERS]
+    said = [f"{name}-said" for name in STOPS]
     shown = [Output(name, "children") for name in (*said, "advice", "table", "command", "problem")]
     controls = [Input(name, "value") for name in FIELDS]
     link = State("place", "search")
@@ -56,10 +55,10 @@ def _index() -> str:
     return f"{frame}{head}<style>{style()}</style></head>\n<body>{body}</body>\n</html>\n"
 
 
-def _layout(asked: Asked) -> Any:
+def _layout(asked: PageQuestion) -> Any:
     known = {"trace": names(), "model": catalog.model_names(), "gpu": catalog.gpu_names()}
     texts = [_text(name, getattr(asked, name), known[name]) for name in TEXTS]
-    sliders = [_slider(name, STOPS[name], asked.value(name)) for name in SLIDERS]
+    sliders = [_slider(name, STOPS[name], asked.value(name)) for name in STOPS]
     price = _named("price", CONTROLS["price"].control, dcc.Input(id="price", type="number", min=0, step="any"))
     buttons = [html.Button(words, id=name) for name, words in (("copy", "Copy as command"), ("save", "Save report"))]
     hidden = [dcc.Location(id="place", refresh=False), dcc.Store(id="asked"), dcc.Download(id="report")]
@@ -103,25 +102,25 @@ def _slider(name: str, stops: Sequence[Any], value: Any) -> Any:
     return _named(name, f"{CONTROLS[name].control}: ", control, html.B(id=f"{name}-said"))
 
 
-def _from_link(search: Any, start: Asked) -> list[Any]:
+def _from_link(search: Any, start: PageQuestion) -> list[Any]:
     """A link that says nothing is that of the page itself."""
     return or_line(lambda: _set(linked(search) if search else start, ""), lambda line: _set(start, line))
 
 
-def _set(asked: Asked, problem: str) -> list[Any]:
-    places = [STOPS[name].index(asked.value(name)) for name in SLIDERS]
+def _set(asked: PageQuestion, problem: str) -> list[Any]:
+    places = [STOPS[name].index(asked.value(name)) for name in STOPS]
     return [*(getattr(asked, name) for name in TEXTS), *places, asked.price, problem]
 
 
 def _answer(*values: Any) -> list[Any]:
     """What is asked as a link, then what is shown of it; where it cannot be asked, why, and the rest stays. The last
     value is the link that was opened."""
-    before: Asked = or_line(lambda: linked(values[-1]), lambda _: Asked())
+    before: PageQuestion = or_line(lambda: linked(values[-1]), lambda _: PageQuestion())
     asked = lambda: _shown(given(dict(zip(FIELDS, values[:-1], strict=True)), before))  # noqa: E731
-    return or_line(asked, lambda line: [no_update] * (len(SLIDERS) + 4) + [line])
+    return or_line(asked, lambda line: [no_update] * (len(STOPS) + 4) + [line])
 
 
-def _shown(asked: Asked) -> list[Any]:
+def _shown(asked: PageQuestion) -> list[Any]:
     found = replies.reply(asked)
     left = asked.lengths.left_out
     told = [f"{asked.trace}: {left}"] if left else []
@@ -131,13 +130,13 @@ def _shown(asked: Asked) -> list[Any]:
     return [link, *_said(asked), words, _table(found), asked.command, ""]
 
 
-def _said(asked: Asked) -> list[str]:
+def _said(asked: PageQuestion) -> list[str]:
     """What each slider stands at."""
     network = f"{asked.network} Gb/s a card" if asked.network else f"what {asked.gpu} usually has"
     setting = asked.setting
     best = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
     known = {"room": f"at most {setting.limit:,}{best}", "network": network}
-    values = {name: asked.value(name) for name in SLIDERS}
+    values = {name: asked.value(name) for name in STOPS}
     plain = {name: value if isinstance(value, str) else f"{value:,g}" for name, value in values.items()}
     return [*(plain | known).values()]
 
@@ -162,7 +161,7 @@ def _chart(search: Any) -> tuple[Any, str, Any]:
     return or_line(lambda: _drawn(linked(search)), lambda line: (no_update, "nothing is drawn", line))
 
 
-def _drawn(asked: Asked) -> tuple[Any, str, Any]:
+def _drawn(asked: PageQuestion) -> tuple[Any, str, Any]:
     drawn = replies.chart(asked)
     title = drawn["layout"].pop("title")
     drawn["layout"]["margin"]["t"] = 30

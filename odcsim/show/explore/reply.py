@@ -14,7 +14,7 @@ from odcsim.plots.gantt import panels
 from odcsim.results import summary
 from odcsim.results.summary import priced
 from odcsim.schedule import ScheduleFile
-from odcsim.show.explore.asked import ROWS, Asked, rows
+from odcsim.show.explore.controls import ROWS, PageQuestion, rows
 from odcsim.show.pages import report as pages
 from odcsim.show.pages.report import advice
 from odcsim.support.remembered import remembered
@@ -49,7 +49,7 @@ class Reply:
 
 
 @remembered(ROWS, lambda found, _: rows(found.comparison.setting))
-def reply(asked: Asked) -> Reply:
+def reply(asked: PageQuestion) -> Reply:
     """What a price changes is its dollars alone, and epochs no row."""
     found, price = _compared(asked.bare), asked.price
     setting = replace(found.setting, price=price, epochs=asked.epochs)
@@ -58,14 +58,14 @@ def reply(asked: Asked) -> Reply:
 
 
 @remembered(ROWS, lambda found, _: rows(found.setting))
-def _compared(asked: Asked) -> Comparison:
+def _compared(asked: PageQuestion) -> Comparison:
     """Without what takes long and is never recommended here: a shared queue."""
     setting = asked.setting
     quick = [p for p in pairs(setting) if not neighbours.named(p[0]).queue]
     return compare(setting, among=quick, plan=lambda *given: _planned(asked, *given))
 
 
-def _planned(asked: Asked, setting: Setting, balancer: str, minibatches: Sequence[Drawn]) -> ScheduleFile:
+def _planned(asked: PageQuestion, setting: Setting, balancer: str, minibatches: Sequence[Drawn]) -> ScheduleFile:
     """As far as a network is nothing to the balancer, the plan that was made with another one."""
     key = asked if neighbours.named(balancer).weighs_transfers else replace(asked, network=0)
     known = _plans(replace(key.bare, room=0.0), setting.limit, len(minibatches), minibatches[0].unassigned)
@@ -74,7 +74,7 @@ def _planned(asked: Asked, setting: Setting, balancer: str, minibatches: Sequenc
     return known[balancer]
 
 
-def drawn(asked: Asked) -> int:
+def drawn(asked: PageQuestion) -> int:
     """Samples."""
     return asked.minibatches * asked.share * asked.devices
 
@@ -85,7 +85,7 @@ def _plans(*_of: Any) -> dict[str, ScheduleFile]:
     return {}
 
 
-def chart(asked: Asked) -> dict[str, Any]:
+def chart(asked: PageQuestion) -> dict[str, Any]:
     """What to run against what is run today, as plotly's figure in plain values."""
     found = reply(asked)
     chosen = found.basis.best if found.basis.chosen is found.basis.reference else found.basis.chosen
@@ -95,13 +95,13 @@ def chart(asked: Asked) -> dict[str, Any]:
     return panels(timelines, 0, number=number, most=MOST)
 
 
-def break_even(asked: Asked) -> str:
+def break_even(asked: PageQuestion) -> str:
     """From which network on it pays, as `odcsim break-even` says it: of fewer minibatches, at this token limit."""
     return _broken_even(asked.bare)
 
 
 @remembered(ROWS, lambda *_: 1)
-def _broken_even(asked: Asked) -> str:
+def _broken_even(asked: PageQuestion) -> str:
     setting = asked.setting
     known = plans(setting, lambda *given: _planned(asked, *given))  # which no network changes
     curve = draw(network(setting), lambda cost: lead(replace(setting, cost=cost), known))
@@ -111,6 +111,6 @@ def _broken_even(asked: Asked) -> str:
     return f"{curve.name.capitalize()}, {tried}: {sentence(curve)}"
 
 
-def report(asked: Asked) -> str:
+def report(asked: PageQuestion) -> str:
     """The whole comparison as a page."""
     return pages.report(compare(asked.setting), epochs=asked.epochs)

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from odcsim.errors import InputError
-from odcsim.show.explore.asked import Asked
+from odcsim.show.explore.controls import PageQuestion
 from odcsim.show.explore.door import TOKEN, Door
 
 HOST = "127.0.0.1"
@@ -25,7 +25,7 @@ class Served:
         return f"http://{HOST}:{self.server.server_port}/?{token}{search.replace('?', '&', 1)}"
 
 
-def serve(port: int, start: Asked | None = None) -> Served:
+def serve(port: int, start: PageQuestion | None = None) -> Served:
     """Port 0 is any that is free. `start`: what a link without words shows."""
     try:
         from werkzeug.serving import make_server
@@ -33,7 +33,7 @@ def serve(port: int, start: Asked | None = None) -> Served:
         from odcsim.show.explore.page import page
     except ImportError:
         raise InputError("explore needs dash", fix="pip install 'odcsim[explore]'") from None
-    app, door = page(start or Asked()).server, Door()
+    app, door = page(start or PageQuestion()).server, Door()
     door.put_before(app)
     app.config["MAX_CONTENT_LENGTH"] = MOST
     app.register_error_handler(Exception, _odd)

@@ -17,8 +17,7 @@ from odcsim.cli.completion import script
 from odcsim.decide.fitted import fit
 from odcsim.question import FIELDS, question_of
 from odcsim.reading import load
-from odcsim.show.explore.asked import READ
-from odcsim.show.explore.heard import linked
+from odcsim.show.explore.controls import READ, linked
 from odcsim.support.checked import Given
 
 LINES, WIDE = 40, 80

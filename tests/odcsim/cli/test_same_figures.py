@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from odcsim.cli import main
-from odcsim.show.explore.heard import linked
+from odcsim.show.explore.controls import linked
 from odcsim.show.explore.reply import reply
 from odcsim.support.numbers import dollars, duration, from_to, hours, money, ratio
 

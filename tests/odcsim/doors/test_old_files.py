@@ -22,7 +22,7 @@ from ways_in import said, told
 
 import odcsim
 from odcsim.cli import main
-from odcsim.show.explore.heard import linked
+from odcsim.show.explore.controls import linked
 from odcsim.show.explore.reply import reply
 
 FIXTURES = Path(__file__).parent / "fixtures"

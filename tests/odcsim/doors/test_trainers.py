@@ -10,7 +10,7 @@ from ways_in import told as of
 
 import odcsim
 from odcsim.decide import stock
-from odcsim.show.explore.heard import linked
+from odcsim.show.explore.controls import linked
 from odcsim.show.explore.reply import reply
 
 TRACE = "lognormal:median=400,sigma=1,max=4096,samples=900"

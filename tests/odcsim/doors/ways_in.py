@@ -18,7 +18,7 @@ from typing import Any
 
 import odcsim
 from odcsim.cli import main
-from odcsim.show.explore.asked import Asked
+from odcsim.show.explore.controls import PageQuestion
 from odcsim.show.explore.reply import reply
 
 # Cluster files by name: what stands in each.
@@ -320,7 +320,7 @@ def explorer(question: Question) -> Values:
     """The page's reply, where it has controls for all that is asked."""
     network = 25 if question.cluster else 0
     names = "trace model gpu devices minibatch room price minibatches".split()
-    asked = Asked(**{name: getattr(question, name) for name in names}, network=network)
+    asked = PageQuestion(**{name: getattr(question, name) for name in names}, network=network)
     try:
         found = reply(asked)
         rows = [plain(row.as_json()) for row in found.comparison.rows]

@@ -18,29 +18,28 @@ from odcsim.decide.calibrate import Simulated, by_rate
 from odcsim.decide.comparison import inputs
 from odcsim.errors import InputError
 from odcsim.recipe import recipe_of
-from odcsim.show.explore.asked import SLIDERS, TEXTS, Asked
-from odcsim.show.explore.heard import given, linked
+from odcsim.show.explore.controls import STOPS, TEXTS, PageQuestion, given, linked
 from odcsim.show.explore.reply import break_even, chart, reply, report
 from odcsim.support.numbers import dollars, hours
 
-SOME = Asked(devices=4, minibatch=2, room=1.25, price=3.5, minibatches=4)
+SOME = PageQuestion(devices=4, minibatch=2, room=1.25, price=3.5, minibatches=4)
 HELD = recipe_of({"recompute": "none", "sharding": "hybrid"})
-NODES = Asked(
+NODES = PageQuestion(
     trace="lmsys-chat", model="qwen3-8b", gpu="h100", devices=16, network=100, minibatches=4, epochs=3.0, recipe=HELD
 )
 
-READ = Asked(trace="b.jsonl", column="n", truncate=900, skip_bad=True, devices=4, minibatches=4)
-OTHERS = [replace(READ, trainer="accelerate"), replace(Asked(), profile="p.json")]
+READ = PageQuestion(trace="b.jsonl", column="n", truncate=900, skip_bad=True, devices=4, minibatches=4)
+OTHERS = [replace(READ, trainer="accelerate"), replace(PageQuestion(), profile="p.json")]
 
 
-@pytest.mark.parametrize("asked", [SOME, NODES, Asked(), READ, *OTHERS])
+@pytest.mark.parametrize("asked", [SOME, NODES, PageQuestion(), READ, *OTHERS])
 def test_a_link_carries_all_that_is_set(asked):
     """But for what is as usual, beside the sharding; links of before hybrid was usual say what they said."""
     assert linked(asked.search) == asked
     assert asked.search.count("=") < 12
-    assert ("sharding=" in asked.search) == (asked != Asked())
+    assert ("sharding=" in asked.search) == (asked != PageQuestion())
     bare = asked.search.partition("&sharding=")[0]
-    assert linked(bare).recipe.sharding == ("full" if bare else Asked().recipe.sharding)
+    assert linked(bare).recipe.sharding == ("full" if bare else PageQuestion().recipe.sharding)
 
 
 def test_hours_and_dollars_are_of_as_many_epochs_as_the_command_says(capsys):
@@ -87,14 +86,14 @@ def test_the_command_has_the_numbers_of_the_page(asked):
     assert break_even(asked).startswith("Links in a node, 19 to 1200 GB/s: " if asked.devices == 4 else "Network, ")
 
 
-@pytest.mark.parametrize("asked", [Asked(), Asked(gpu="h100", devices=16, minibatch=2)])
+@pytest.mark.parametrize("asked", [PageQuestion(), PageQuestion(gpu="h100", devices=16, minibatch=2)])
 def test_it_starts_at_the_limit_that_compare_chooses(asked, capsys):
     """However many minibatches either of them draws; for the usual question that is not the longest sample."""
     words = ["--gpu", asked.gpu, "--devices", f"{asked.devices}", "--minibatch", f"{asked.minibatch}"]
     assert main(["compare", asked.trace, "--model", asked.model, *words, "--minibatches", "12", "--json"]) == 0
     chosen = json.loads(capsys.readouterr().out)["inputs"]["max_tokens"]
     assert asked.setting.limit == chosen
-    assert Asked().setting.limit > Asked().lengths.longest
+    assert PageQuestion().setting.limit > PageQuestion().lengths.longest
     assert "--max-tokens" not in asked.command
 
 
@@ -125,7 +124,7 @@ def test_lengths_are_read_as_the_command_says_for_as_long_as_they_are_those(tmp_
     monkeypatch.chdir(tmp_path)
     (tmp_path / "b.jsonl").write_text('{"n": 500, "length": 7}\n{"n": null, "length": 7}\n' * 40 + '{"n": 5000}\n')
     assert (READ.lengths.size, READ.lengths.longest) == (41, 900)
-    values = {name: getattr(READ, name) for name in (*TEXTS, "price")} | dict.fromkeys(SLIDERS, 0)
+    values = {name: getattr(READ, name) for name in (*TEXTS, "price")} | dict.fromkeys(STOPS, 0)
     found, other = given(values, READ), given(values | {"trace": "longalign"}, READ)
     assert (found.column, found.truncate, found.skip_bad) == ("n", 900, True)
     assert (other.column, other.truncate, other.skip_bad) == (None, None, False)
@@ -138,7 +137,7 @@ def test_a_page_that_is_opened_with_a_profile_has_its_seconds_and_its_recipe(tmp
     path = str(tmp_path / "p.json")
     run = odcsim.ask("longalign", "qwen3-0.6b", gpu="h100", devices=4, minibatch=2, minibatches=4, stack="plain")
     profiles.write(by_rate(Simulated(run, ("lb-micro", "collective")), 1000.0).profile(), path)
-    found = Asked(profile=path, model="qwen3-0.6b", gpu="h100", devices=4, minibatch=2, minibatches=4)
+    found = PageQuestion(profile=path, model="qwen3-0.6b", gpu="h100", devices=4, minibatch=2, minibatches=4)
     assert replace(found.setting.cost.profile, origin="") == replace(profiles.read(path), origin="")
     assert found.setting.cost.recipe.kernels.stack == "plain"
     assert f"--profile {path}" in found.command
@@ -158,4 +157,4 @@ def test_a_trainer_is_asked_for_with_its_kernels_and_ranked_first():
     assert "--trainer accelerate" in asked.command
     found = reply(asked)
     assert found.table[1][0][0] == found.chosen
-    assert linked("?trainer=none&sharding=usual") == Asked()
+    assert linked("?trainer=none&sharding=usual") == PageQuestion()

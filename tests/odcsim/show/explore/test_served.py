@@ -21,8 +21,8 @@ from odcsim.support.remembered import remembered
 
 pytest.importorskip("dash", reason="pip install 'odcsim[explore]'")
 
-from odcsim.show.explore import asked, line, reply
-from odcsim.show.explore.asked import Asked
+from odcsim.show.explore import controls, line, reply
+from odcsim.show.explore.controls import PageQuestion
 from odcsim.show.explore.door import Door
 from odcsim.show.explore.serve import serve
 
@@ -50,7 +50,7 @@ def with_token(served, rest=""):
 
 
 def test_the_link_holds_the_token_and_opens_the_page_and_all_that_it_asks_for(served):
-    link, told = served.link(Asked(devices=16, price=3.5).search), "&devices=16&price=3.5&sharding=usual"
+    link, told = served.link(PageQuestion(devices=16, price=3.5).search), "&devices=16&price=3.5&sharding=usual"
     assert link == f"http://127.0.0.1:{served.server.server_port}/?token={served.door.token}{told}"
     assert re.fullmatch(r"[0-9a-f]{48}", served.door.token)
     assert Door().token != served.door.token
@@ -189,7 +189,7 @@ def test_whatever_is_sent_is_no_fault_of_the_server(page, body, name):
 
 def test_where_a_link_says_nothing_it_shows_what_it_was_started_with():
     """And its own link, which always says something, what it holds."""
-    served = serve(0, Asked(trace="lmsys-chat", devices=16))
+    served = serve(0, PageQuestion(trace="lmsys-chat", devices=16))
     started = Page(served)
     served.server.server_close()
 
@@ -222,7 +222,7 @@ def test_what_the_system_refuses_and_a_defect_of_ours_are_a_line(page, tmp_path,
     def refused(question):
         raise OSError(int(question.trace), os.strerror(int(question.trace)), str(tmp_path))
 
-    monkeypatch.setattr("odcsim.show.explore.asked.lengths_of", refused)
+    monkeypatch.setattr("odcsim.show.explore.controls.lengths_of", refused)
     for code in CODES:
         shown = answered(page, "asked.data", SMALL | {"trace": f"{code}"}, "problem")
         assert shown.startswith(f"{tmp_path}: {os.strerror(code)}; ")
@@ -253,19 +253,19 @@ def test_the_process_is_bounded_before_it_serves(capsys):
 
 def test_plans_of_few_samples_and_lengths_are_kept_and_those_of_many_take_their_place():
     """Where memory has run out, all is forgotten."""
-    few = [Asked(minibatch=2**n, devices=2) for n in range(4)]
+    few = [PageQuestion(minibatch=2**n, devices=2) for n in range(4)]
     kept = [reply._plans(one) for one in few]
     assert line.or_line(lambda: int("x"), str)
     assert all(reply._plans(one) is plans for one, plans in zip(few, kept, strict=True))
     for seed in range(2):
-        reply._plans(Asked(devices=64, minibatch=16, minibatches=200, seed=seed))
+        reply._plans(PageQuestion(devices=64, minibatch=16, minibatches=200, seed=seed))
     assert not any(reply._plans(one) is plans for one, plans in zip(few, kept, strict=True))
     kept = reply._plans(few[0])
-    with patch("odcsim.show.explore.asked.lengths_of", side_effect=MemoryError):
-        assert line.or_line(lambda: Asked(trace="large").lengths, str)
+    with patch("odcsim.show.explore.controls.lengths_of", side_effect=MemoryError):
+        assert line.or_line(lambda: PageQuestion(trace="large").lengths, str)
     assert reply._plans(few[0]) is not kept
     read = []
-    known = remembered(asked.ROWS, lambda found, *_: found)(lambda rows, number: read.append(number) or rows)
+    known = remembered(controls.ROWS, lambda found, *_: found)(lambda rows, number: read.append(number) or rows)
     for number in (0, 1, 0, 2, 0, 1):
-        known(asked.ROWS // 2, number)
+        known(controls.ROWS // 2, number)
     assert read == [0, 1, 2, 1]
