@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from odcsim.errors import InputError, nearest
+from odcsim.support.command import rare
 from odcsim.support.numbers import SIZES, TOKENS, amount, human, whole
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class Option:
     most: float = math.inf
     units: Mapping[str, int] = field(default_factory=dict)  # of its numbers; without any they are as Python has them
     values: tuple[str, ...] = ()  # of a text; none: any
-    also: Mapping[str, str] = field(default_factory=dict)  # other names of values, on a command line and in a file
+    also: Mapping[str | bool, str] = field(default_factory=dict)  # other names of values, the texts in flags, too
+    beside: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)  # other flags, with what they stand for
     name: str = ""
     group: str = ""
     usual: Any = None
@@ -69,6 +71,13 @@ class Option:
             how |= {"choices": self.values or None, "metavar": self.letter or None, "required": required}
             how |= {"help": self.help if default in (None, "") else f"{self.help} ({default})"}
         parser.add_argument(self.flag, **how).rare = not (self.brief or required)
+        for other, stands in self.beside.items():
+            how = {"dest": self.name, "action": "store_const", "const": stands, "help": f"{self.flag} {stands}"}
+            if isinstance(stands, Mapping):
+                how = {"dest": self.name, "type": lambda text, of=stands: of.get(text, text)}
+                how |= {"choices": tuple(stands.values()), "metavar": f"{{{','.join(stands)}}}"}
+                how |= {"help": f"{self.flag} {', or '.join(one for one, of in stands.items() if one == of)}"}
+            rare(parser.add_argument(other, **how))
 
     def from_text(self, text: str) -> Any:
         """On a command line. Numbers are written as people do: 16k, 5%."""
@@ -90,7 +99,8 @@ class Option:
         if self.type is bool:
             return given.flag()
         if self.values:
-            return self.also[given.value] if given.value in [*self.also] else given.one_of(self.values)
+            known = isinstance(given.value, str | bool) and given.value in self.also
+            return self.also[given.value] if known else given.one_of(self.values)
         if self.type is str:
             return given.text() if given.text().strip() else given.refuse(f"expected {self.expected}")
         if self.units and isinstance(given.value, str):
@@ -157,3 +167,8 @@ def options_of(every: Iterable[Field[Any]]) -> dict[str, Option]:
 
 def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def values_of(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """What a command line says of these, where it says anything."""
+    return {name: value for name in names if (value := getattr(args, name, None)) is not None}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odcsim.errors import InputError, nearest
-from odcsim.option import STEP, Option, option, options_of
+from odcsim.option import STEP, Option, option, options_of, values_of
 from odcsim.program import EXCHANGES, SHARDINGS, SYNCS, Program, program, sync_named
 from odcsim.support.command import rare
 from odcsim.support.printing import printable
@@ -35,7 +35,7 @@ REDUCE = ("fp32", "bf16")
 FAR = ("each", "hierarchical")
 LARGEST = 1e15  # of a number, as of any in a file
 BY_RULE = "usual"  # the sharding of a recipe for which nobody chose one
-# What else says two of the fields. A file has recompute as true or false, too, and then `PART` says of what.
+# What else files have of two of the fields: recompute may be true or false there, and then `PART` says of what.
 PART, SELECTIVE, COMPILE = "selective", ("no", "operators", "layers"), "compile"
 
 
@@ -50,6 +50,7 @@ class Kernels:
     attention: str = _choice("usual", values=ATTENTION, estimated=True, words="with attention by {}",
         help="attention kernel; usual: what most people run on this GPU")  # fmt: skip
     stack: str = _choice("tuned", values=STACKS, estimated=True, words="on a {} stack",
+        beside={f"--{COMPILE}": "compiled"},
         help="software stack; compiled: torch.compile; plain: a trainer without fused kernels (tuned)")  # fmt: skip
     precision: str = _choice("bf16", values=PRECISIONS, estimated=True, words="in {}",
         help="precision of the layers' matmuls (bf16)")  # fmt: skip
@@ -67,7 +68,9 @@ class Recipe:
 
     sync: str = _choice("on-demand", values=SYNCS, compared=True, help="how ranks communicate and synchronize")
     prefetch: str = _choice("fsdp2", hidden=True)
-    recompute: str = _choice("full", values=RECOMPUTE, also={"selective": "operators"},  # as Megatron calls them
+    recompute: str = _choice("full", values=RECOMPUTE,
+        also={"selective": "operators", True: "full", False: "none"},  # the first as Megatron calls it
+        beside={"--no-recompute": "none", f"--{PART}": dict(zip(SELECTIVE, RECOMPUTE, strict=False))},
         searched=True, brief=True, control="recompute", stops=RECOMPUTE, estimated=True, measured=("full", "none"),
         words="with recompute of {} alone", none="without recompute",
         help="activation checkpointing (full); full: every layer; operators: cheap ones; layers: every second layer",
@@ -251,23 +254,13 @@ SEARCHED = tuple(name for name in ASKED if CHOICES[name].searched)  # by an advi
 # The same in a file, and on both command lines.
 
 KEYS = (*(name for name, choice in CHOICES.items() if not choice.hidden), PART, COMPILE)
-BESIDE: Mapping[
-    str, Mapping[str, str | Mapping[str, str]]
-] = {  # more flags of a field, with what their words say of it
-    "recompute": {"--no-recompute": "none", f"--{PART}": {"no": "full", "operators": "operators", "layers": "layers"}},
-    "stack": {f"--{COMPILE}": "compiled"},
-}
 
 
 def read_key(key: str, given: "Given") -> dict[str, Any]:
     """What one of `KEYS` says in a file, of which `fields_of` makes fields."""
     if key == COMPILE:
         return {"stack": "compiled"} if given.flag() else {}
-    if key == PART:
-        return {key: given.one_of(SELECTIVE)}
-    if key == "recompute" and isinstance(given.value, bool):
-        return {key: given.value}
-    return {key: CHOICES[key].from_file(given)}
+    return {key: given.one_of(SELECTIVE) if key == PART else CHOICES[key].from_file(given)}
 
 
 def read_file(path: Path | str) -> dict[str, Any]:
@@ -288,16 +281,11 @@ def read_file(path: Path | str) -> dict[str, Any]:
 
 def add_recipe(parser: "argparse._ActionsContainer", names: Iterable[str]) -> None:
     """Flags that ask for these fields, and for a file of them: flags win."""
-    file: dict[str, Any] = {"action": _File, "const": tuple(names), "metavar": "FILE"}
-    rare(parser.add_argument("--recipe", **file, help="TOML file with values for these options"))
-    for name in file["const"]:
+    taken = tuple(names)
+    words = "TOML file with values for these options"
+    rare(parser.add_argument("--recipe", action=_File, const=taken, metavar="FILE", help=words))
+    for name in taken:
         CHOICES[name].add_flag(parser, required=CHOICES[name].compared)
-        for word, says in BESIDE.get(name, {}).items():
-            how: dict[str, Any] = {"action": "store_const", "const": says, "help": f"--{name} {says}"}
-            if isinstance(says, Mapping):
-                how = {"type": lambda text, of=says: of.get(text, text), "choices": tuple(says.values())}
-                how |= {"metavar": f"{{{','.join(says)}}}", "help": f"--{name} operators, or layers"}
-            rare(parser.add_argument(word, dest=name, **how))
 
 
 class _File(argparse.Action):
@@ -316,7 +304,6 @@ class _File(argparse.Action):
             action.required = action.required and action.dest not in words
 
 
-def chosen(args: argparse.Namespace) -> dict[str, Any]:
-    """What a command line chose of a recipe, else its file: the rest is as usual."""
-    flags = {name: getattr(args, name, None) for name in CHOICES}
-    return {**(args.recipe or {}), **{name: value for name, value in flags.items() if value is not None}}
+def recipe_words(args: argparse.Namespace) -> dict[str, Any]:
+    """What a command line says of a recipe, else its file: the rest is as usual."""
+    return {**(args.recipe or {}), **values_of(args, CHOICES)}

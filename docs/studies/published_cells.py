@@ -18,7 +18,7 @@ from odcsim.catalog.hf_config import from_config
 from odcsim.cluster import GPU, Cluster, cluster_of
 from odcsim.model import Model
 from odcsim.recipe import ASKED as CHOICES
-from odcsim.recipe import Kernels, Recipe, add_recipe, chosen, recipe_of
+from odcsim.recipe import Kernels, Recipe, add_recipe, recipe_of, recipe_words
 
 FILE = Path(__file__).with_name("published.csv")
 ASKED = Path(__file__).with_name("published_asked.csv")
@@ -240,4 +240,4 @@ def _asked(row: dict[str, str]) -> Cell:
 def _flags(words: str) -> Recipe:
     parser = argparse.ArgumentParser()
     add_recipe(parser, ("sync", *CHOICES))
-    return recipe_of(chosen(parser.parse_args(shlex.split(words)))).sharded("full")  # trainers' own
+    return recipe_of(recipe_words(parser.parse_args(shlex.split(words)))).sharded("full")  # trainers' own

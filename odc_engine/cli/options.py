@@ -9,7 +9,7 @@ from odc_engine import backends
 from odc_engine.backends.patience import LIMIT
 from odc_engine.errors import FOR_ENGINE
 from odcsim.errors import InputError
-from odcsim.recipe import add_recipe, chosen
+from odcsim.recipe import add_recipe, recipe_words
 from odcsim.support.command import rare
 from odcsim.support.numbers import TIMES, human
 from odcsim.support.numbers import whole as whole
@@ -93,7 +93,7 @@ def job_of(args: argparse.Namespace) -> "tuple[ScheduleFile, Job]":
         devices_per_node=args.devices_per_node,
         timeout=args.timeout,
         device=args.device,
-        **chosen(args),
+        **recipe_words(args),
     )
     jobs.check_job(file, job)
     need_torch()

@@ -7,7 +7,7 @@ from typing import Any
 from odc_engine import backends
 from odc_engine.cli import options
 from odcsim.option import LENGTH
-from odcsim.recipe import add_recipe, chosen, recipe_of
+from odcsim.recipe import add_recipe, recipe_of, recipe_words
 
 
 def add(commands: Any) -> None:
@@ -44,7 +44,7 @@ def _run(args: argparse.Namespace) -> int:
         backend=backends.chosen(args.backend, args.device),
         most=args.max_tokens,
         quick=args.quick,
-        recipe=recipe_of(chosen(args)),
+        recipe=recipe_of(recipe_words(args)),
     )
     survey.check()
     options.need_torch()

@@ -69,7 +69,7 @@ def _run(args: argparse.Namespace) -> None:
 def _wish(args: argparse.Namespace) -> "Wish":
     from odcsim.decide.advice import wished
 
-    question = options.asked(args, devices=1, price=None)
+    question = options.read_question(args, devices=1, price=None)
     return wished(question, args.gpus, args.devices, args.price, args.deadline, args.budget)
 
 

@@ -29,7 +29,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.decide import break_even_words as words
     from odcsim.decide.break_even import find_break_even
 
-    asked = options.asked(args)
+    asked = options.read_question(args)
     with progress("changing", 6) as advance:
         result = find_break_even(asked, advance=advance)
     if args.html is not None:

@@ -5,10 +5,10 @@ from typing import Any
 
 from odcsim.cli import options
 from odcsim.decide.words import DIAGNOSE
-from odcsim.option import DATA, STEP
+from odcsim.option import DATA, STEP, values_of
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS
-from odcsim.recipe import chosen
+from odcsim.recipe import recipe_words
 from odcsim.support.command import rare
 
 EXAMPLE = "odcsim diagnose traces/ --model qwen3-8b --gpu h100 --trainer trl --price 2.5"
@@ -43,9 +43,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.diagnosis.asking import diagnosed
     from odcsim.support.progress import shares
 
-    given = {
-        name: getattr(args, name) for name in (*FIELDS, "balancer") if getattr(args, name, None) is not None
-    } | chosen(args)
+    given = values_of(args, (*FIELDS, "balancer")) | recipe_words(args)
     with shares("reading") as advance:
         found = diagnosed(given, args.sources, args.lengths, advance=advance)
     if args.html is not None:

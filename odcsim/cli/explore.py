@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.option import Option
+from odcsim.option import Option, values_of
 from odcsim.question import LENGTHS
 from odcsim.support.numbers import SIZES
 
@@ -38,7 +38,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.show.explore.serve import serve
     from odcsim.support import budget
 
-    words = {name: value for name in (*LENGTHS, "profile") if (value := getattr(args, name)) is not None}
+    words = values_of(args, (*LENGTHS, "profile"))
     asked = page_question(words | _measured(args.profile))
     options.tell_left_out(asked.lengths)  # or refused before anything is served
     options.tell_cutoff(asked.lengths, args.cutoff)

@@ -5,10 +5,10 @@ from typing import Any
 
 from odcsim.cli import options
 from odcsim.decide.words import FIT
-from odcsim.option import DATA, MACHINES, STEP
+from odcsim.option import DATA, MACHINES, STEP, values_of
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS
-from odcsim.recipe import chosen
+from odcsim.recipe import recipe_words
 from odcsim.support.command import rare
 
 EXAMPLE = (
@@ -58,8 +58,7 @@ def _run(args: argparse.Namespace) -> None:
 
     if args.cutoff is not None and args.trace is not None:
         options.tell_cutoff(options.loaded(args, args.trace), args.cutoff)
-    every = [*FIELDS, "balancer"]
-    given = {name: getattr(args, name) for name in every if getattr(args, name, None) is not None} | chosen(args)
+    given = values_of(args, (*FIELDS, "balancer")) | recipe_words(args)
     found = fitted(given, args.sources, args.lengths, args.measured_tokens_per_second)
     profile.write(found.profile, args.output)
     for line in found.sentences():

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from odcsim.decide.words import Words
-from odcsim.option import BATCH, DATA, LENGTH, MACHINES, POSITIVE, ROWS, STEP
+from odcsim.option import BATCH, DATA, LENGTH, MACHINES, POSITIVE, ROWS, STEP, values_of
 from odcsim.program import SIDES
 from odcsim.question import FIELDS, LENGTHS, Question
-from odcsim.recipe import add_recipe, chosen
+from odcsim.recipe import add_recipe, recipe_words
 from odcsim.support.command import Parser, rare
 from odcsim.support.numbers import amount, whole
 from odcsim.support.printing import printable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from odcsim.trace import Trace
 
 __all__ = ["amount", "whole"]
-HARDWARE = ("gpu", "profile", "devices_per_node", "cluster")
 EITHER = (("truncate", "drop_over"), ("minibatch", "global_batch"))  # of which one can be given
 NEEDED = ("model", "devices", "minibatch", "global_batch")
 
@@ -70,27 +69,22 @@ def add_fields(
         rare(where[DATA].add_argument("--cutoff", metavar="T", type=LENGTH.from_text, help=told))
 
 
-def add_hardware(parser: Parser) -> None:
-    add_fields(parser, HARDWARE)
-
-
 def add_rate(parser: Any, words: str) -> None:
     rare(parser.add_argument("--measured-tokens-per-second", type=POSITIVE.from_text, metavar="N", help=words))
 
 
-def asked(args: argparse.Namespace, **more: Any) -> Question:
+def read_question(args: argparse.Namespace, **more: Any) -> Question:
     """The question that the flags say, with its lengths read."""
     from odcsim.decide import asking
 
-    words = {name: getattr(args, name) for name in FIELDS if getattr(args, name, None) is not None}
-    question = asking.read(asking.asked(words | chosen(args) | more))
+    question = asking.read(asking.asked(values_of(args, FIELDS) | recipe_words(args) | more))
     tell_left_out(question.trace)
     tell_cutoff(question.trace, args.cutoff)
     return question
 
 
 def setting_of(args: argparse.Namespace) -> "Setting":
-    return limited(asked(args))
+    return limited(read_question(args))
 
 
 def limited(question: Question) -> "Setting":
@@ -110,8 +104,7 @@ def loaded(args: argparse.Namespace, source: str, *, without: Collection[str] = 
     """Lengths from there, read as the flags say."""
     from odcsim.decide.asking import lengths_of
 
-    read = [name for name in LENGTHS if name not in without]
-    how = {name: getattr(args, name) for name in read if getattr(args, name, None) is not None}
+    how = values_of(args, [name for name in LENGTHS if name not in without])
     trace = lengths_of(Question(**{**how, "trace": source}))
     tell_left_out(trace)
     return trace

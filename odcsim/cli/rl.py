@@ -48,7 +48,7 @@ def _run(args: argparse.Namespace) -> None:
 
     batch = RolloutBatch(args.prompts, args.rollouts, args.updates, args.steps)
     around = Around(args.forward_passes, args.critic, args.generation_seconds)
-    question = options.asked(args)
+    question = options.read_question(args)
     with progress("assigning samples", count_work(question.trainer)) as advance:
         result = predict_steps(question, batch, around, advance=advance, make_setting=options.limited)
     if args.json:

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from odcsim.cli import options
-from odcsim.recipe import add_recipe, chosen, flags, recipe_of
+from odcsim.recipe import add_recipe, flags, recipe_of, recipe_words
 from odcsim.support.command import rare
 
 EXCHANGE = (
@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("schedule", metavar="SCHEDULE", help="schedule file of 'odcsim balance'")
     rare(parser.add_argument("--model", metavar="M", help="config.json of the schedule's model, if it has no name"))
-    options.add_hardware(parser)
+    options.add_fields(parser, ("gpu", "profile", "devices_per_node", "cluster"))
     add_recipe(parser, flags())
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("-o", dest="output", required=True, metavar="TIMELINE", help="timeline file to write (npz)")
@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> None:
         devices=header.devices,
         devices_per_node=args.devices_per_node,
         cluster=args.cluster,
-        recipe=recipe_of(chosen(args)),
+        recipe=recipe_of(recipe_words(args)),
     )
     if cost.model.name != header.model:
         raise InputError(

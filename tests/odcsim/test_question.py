@@ -23,7 +23,7 @@ from odcsim.decide.setting import Setting
 from odcsim.errors import InputError, in_python
 from odcsim.option import Option
 from odcsim.question import FIELDS, TERMS, Question, question_of
-from odcsim.recipe import CHOICES, KEYS, RECOMPUTE, USUAL, Recipe, add_recipe, chosen, fields_of, flags, recipe_of
+from odcsim.recipe import CHOICES, KEYS, RECOMPUTE, USUAL, Recipe, add_recipe, fields_of, flags, recipe_of, recipe_words
 from odcsim.support.checked import Given
 from odcsim.support.command import Parser
 from odcsim.trace import Trace
@@ -181,7 +181,7 @@ def by_flags(*words: object, engine: bool = True) -> Recipe:
     """What a command line asks for."""
     parser = Parser(prog="odcsim toy")
     add_recipe(parser, flags(engine=engine))
-    return recipe_of(chosen(parser.parse_args([f"{word}" for word in words])))
+    return recipe_of(recipe_words(parser.parse_args([f"{word}" for word in words])))
 
 
 @st.composite

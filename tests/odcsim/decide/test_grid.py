@@ -16,7 +16,7 @@ from odcsim.decide import calibrate
 from odcsim.decide.grid import KEYS, read_grid, trace
 from odcsim.decide.sweep import work
 from odcsim.question import FIELDS
-from odcsim.recipe import chosen, recipe_of
+from odcsim.recipe import recipe_of, recipe_words
 
 SMALL = {"trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": 2, "minibatch": 2}
 NO_FLAGS = {
@@ -69,7 +69,7 @@ def test_a_grid_knows_what_compare_asks_and_what_is_not_said_is_what_compare_tak
     args = build_parser().parse_args(["compare", *words])
     [one] = asked(SMALL)
     assert {name: one[name] for name in FIELDS} == {name: getattr(args, name) for name in FIELDS}
-    assert {name: one[name] for name in one if name not in FIELDS} == recipe_of(chosen(args)).inputs()
+    assert {name: one[name] for name in one if name not in FIELDS} == recipe_of(recipe_words(args)).inputs()
 
 
 @pytest.fixture
