@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 ACCUMULATE = ("locked", "slots")
 RECOMPUTE = ("full", "operators", "layers", "none")
-ATTENTION = ("usual", "fa2", "fa3", "cudnn", "sdpa", "eager", "triton")
-STACKS = ("tuned", "compiled", "plain")
 PRECISIONS = ("bf16", "fp8")
-LOSSES = ("chunked", "whole", "policy")
-OPTIMIZERS = ("fp32", "bf16", "8bit", "pure")
-REDUCE = ("fp32", "bf16")
 FAR = ("each", "hierarchical")
 LARGEST = 1e15  # of a number, as of any in a file
 BY_RULE = "usual"  # the sharding of a recipe for which nobody chose one
@@ -47,14 +42,15 @@ def _choice(usual: Any, **facts: Any) -> Any:
 class Kernels:
     """What an estimate assumes of the kernels and of the stack that calls them."""
 
-    attention: str = _choice("usual", values=ATTENTION, estimated=True, words="with attention by {}",
+    attention: str = _choice("usual", values=("usual", "fa2", "fa3", "cudnn", "sdpa", "eager", "triton"),
+        estimated=True, words="with attention by {}",
         help="attention kernel; usual: what most people run on this GPU")  # fmt: skip
-    stack: str = _choice("tuned", values=STACKS, estimated=True, words="on a {} stack",
-        beside={f"--{COMPILE}": "compiled"},
+    stack: str = _choice("tuned", values=("tuned", "compiled", "plain"), beside={f"--{COMPILE}": "compiled"},
+        estimated=True, words="on a {} stack",
         help="software stack; compiled: torch.compile; plain: a trainer without fused kernels (tuned)")  # fmt: skip
     precision: str = _choice("bf16", values=PRECISIONS, estimated=True, words="in {}",
         help="precision of the layers' matmuls (bf16)")  # fmt: skip
-    loss: str = _choice("chunked", values=LOSSES, estimated=True, words="with a {} loss",
+    loss: str = _choice("chunked", values=("chunked", "whole", "policy"), estimated=True, words="with a {} loss",
         help="whole: logits of a whole microbatch at once; policy: RL loss with entropy, in chunks (chunked)",
     )  # fmt: skip
 
@@ -85,7 +81,8 @@ class Recipe:
     dtype: str = _choice("float32", values=("float32", "bfloat16"), engine=True,
         help="type to compute and communicate in (float32)")  # fmt: skip
     kernels: Kernels = Kernels()
-    optimizer: str = _choice("fp32", values=OPTIMIZERS, estimated=True, words="with moments in {}",
+    optimizer: str = _choice("fp32", values=("fp32", "bf16", "8bit", "pure"),
+        estimated=True, words="with moments in {}",
         help="type of AdamW's moments; pure: bf16, weights and gradients, too (fp32)")  # fmt: skip
     offload: bool = _choice(False, estimated=True, words="with states offloaded",
         help="keep optimizer states in host memory")  # fmt: skip
@@ -94,7 +91,7 @@ class Recipe:
     copies: str = _choice("kernels", values=("kernels", "engines"), estimated=True, words="with copy {}",
         help="gather with SM kernels or with copy engines (kernels)")  # fmt: skip
     exchange: str = _choice("end", values=EXCHANGES, hidden=True)
-    reduce: str = _choice("fp32", values=REDUCE, words="with gradients sent in {}",
+    reduce: str = _choice("fp32", values=("fp32", "bf16"), words="with gradients sent in {}",
         help="type in which gradients are sent (fp32)")  # fmt: skip
     reshard: bool = _choice(True, words="without resharding after forward",
         help="keep layers gathered from forward to backward: no second all-gather, more memory")  # fmt: skip
@@ -155,7 +152,7 @@ class Recipe:
     @property
     def words(self) -> str:
         """What is not as usual, behind a model's name."""
-        known = [(CHOICES[name], self.value(name)) for name in self._unusual()]
+        known = [(CHOICES[name], self.value(name)) for name in self.unusual]
         each = [c.none if c.none and value == "none" else c.words.format(value) for c, value in known]
         return "".join(f" {words}" for words in each if words)
 
@@ -170,7 +167,7 @@ class Recipe:
 
     def header(self) -> dict[str, Any]:
         """What a file says, by name. The engine's own choices are left out where they are as usual."""
-        unusual = self._unusual()
+        unusual = self.unusual
         return self.written(name for name, c in CHOICES.items() if not c.engine or name in unusual)
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
@@ -188,20 +185,17 @@ class Recipe:
     @property
     def estimated(self) -> list[str]:
         """Non-default fields that a measured profile cannot account for."""
-        known = {name: CHOICES[name] for name in self._unusual()}
-        return [name for name, c in known.items() if c.estimated and self.value(name) not in c.measured]
+        known = [name for name in self.unusual if CHOICES[name].estimated]
+        return [name for name in known if self.value(name) not in CHOICES[name].measured]
 
     @property
-    def usual(self) -> list[str]:
-        """The names of what is as most people run it."""
-        return [name for name, choice in CHOICES.items() if self.value(name) == choice.usual]
-
-    def _unusual(self) -> list[str]:
+    def unusual(self) -> list[str]:
+        """The names of what is not as most people run it."""
         return [name for name, choice in CHOICES.items() if self.value(name) != choice.usual]
 
 
-_EVERY = [one for of in fields(Recipe) for one in (fields(Kernels) if of.name == "kernels" else (of,))]
-CHOICES = options_of(_EVERY)
+# In the order of the fields, those of the kernels in their place.
+CHOICES = options_of(one for of in fields(Recipe) for one in (fields(Kernels) if of.name == "kernels" else (of,)))
 USUAL = Recipe()
 
 

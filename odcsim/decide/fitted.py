@@ -155,7 +155,7 @@ def _refuse(given: Mapping[str, Any], known: tuple[str, ...], problem: str, wher
     said += [
         "--no-recompute" if recipe.value(name) == "none" else CHOICES[name].flag
         for name in CHOICES
-        if name not in known and name not in recipe.usual
+        if name not in known and name in recipe.unusual
     ]
     if said:
         raise InputError(f"{said[0]} {problem}", where=where, fix=fix)

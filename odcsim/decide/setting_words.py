@@ -67,7 +67,7 @@ def fixed(setting: Setting, *, limited: bool = True) -> str:
 
 def searched(recipe: Recipe, names: Sequence[str] = SEARCHED, cost: float = 0.0) -> str:
     """What an advice searched, and what it did not."""
-    unusual = ", ".join(f"{name} {recipe.value(name)}" for name in HELD if name not in recipe.usual)
+    unusual = ", ".join(f"{name} {recipe.value(name)}" for name in HELD if name in recipe.unusual)
     words = f"{unusual}, and all else at its default" if unusual else "all else, at its default"
     told = f"Searched: sync, balancer, token limit, {', '.join(names)}. Not varied: {words}; '{MORE}' tries more."
     return f"{told}{_charged(cost)}"

@@ -23,7 +23,6 @@ class Words:
     """Of a question's fields all but those `without` which the answer does, or that it decides itself; of a recipe's
     these. `usual`: of fields of which the answer takes another value where nobody says."""
 
-    call: str
     without: tuple[str, ...] = ()
     recipe: tuple[str, ...] = ASKED
     usual: Mapping[str, Any] = field(default_factory=dict)
@@ -38,7 +37,7 @@ class Words:
             if odd := [name for name in words if name not in known]:
                 idle = "it decides that itself, or has no use for it" if odd[0] in {*FIELDS, *CHOICES} else ""
                 why = misspelled(odd[0], sorted(known), alike=0.8) or idle
-                raise unexpected(self.call, odd[0], [*known], why)
+                raise unexpected(function.__name__, odd[0], [*known], why)
             return function(*args, **{**self.usual, **words})
 
         return self.show(call)
@@ -65,24 +64,22 @@ def paths_of(name: str, given: Any) -> list[str]:
     return [os.fspath(one) for one in every]
 
 
-ASK = Words("ask", recipe=tuple(name for name, choice in CHOICES.items() if not choice.hidden))
-COMPARE = Words("compare")
-BALANCE = Words("balance", OF_ROWS)
+ASK = Words(recipe=tuple(name for name, choice in CHOICES.items() if not choice.hidden))
+COMPARE = Words()
+BALANCE = Words(OF_ROWS)
 # What is searched or asked for in several values; and what holds of rows that are compared alone.
 ADVISE = Words(
-    "advise",
     ("gpu", "devices", "devices_per_node", "minibatch", "max_tokens", "price", "whole", "field"),
     tuple(name for name in ASKED if name not in SEARCHED),
     {"minibatches": 96, "epochs": 1.0},
 )  # fmt: skip
-BREAK_EVEN = Words("break_even", (*OF_ROWS, "minibatches"))
+BREAK_EVEN = Words((*OF_ROWS, "minibatches"))
 RAN = tuple(name for name in OF_ROWS if name != "trainer")
-FIT = Words("fit", (*RAN, "profile", "trace"))  # what was measured does not have these
+FIT = Words((*RAN, "profile", "trace"))  # what was measured does not have these
 # Of a run that was seen; the lengths, devices and batch of a log of steps, which does not say them.
 DIAGNOSE = Words(
-    "diagnose",
     (*(name for name in RAN if name != "price"), *"trace profile minibatches seed in_order".split()),
     usual={"devices": None},
 )
 # Prompts, rollouts and steps say these.
-RL = Words("rl", (*IDLE, "minibatch", "global_batch", "minibatches", "in_order"))
+RL = Words((*IDLE, "minibatch", "global_batch", "minibatches", "in_order"))

@@ -162,7 +162,7 @@ def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     if not recipe.reshard:
         yield "reshard", "--no-reshard", ""
     for name in ("precision", "reduce", "streams"):
-        if name not in recipe.usual:
+        if name in recipe.unusual:
             yield name, f"--{name} {recipe.value(name)}", ""
 
 

@@ -34,7 +34,7 @@ def kinds(family: str, model: Model, chosen: Recipe) -> list[str]:
         "experts": bool(model.experts or model.linear_layers),
         "adapters": bool(chosen.lora),
         chosen.kernels.loss: chosen.kernels.loss in STARTS,
-        chosen.kernels.precision: "precision" not in chosen.usual,
+        chosen.kernels.precision: "precision" in chosen.unusual,
     }
     return [family, *(name for name, true in own.items() if true)]
 

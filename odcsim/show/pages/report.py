@@ -11,7 +11,7 @@ from odcsim.decide.answer_words import dollars_between, hours_between, spent_dol
 from odcsim.decide.comparison import Comparison, inputs
 from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
-from odcsim.recipe import ASKED, PART
+from odcsim.recipe import ASKED, CHOICES, PART
 from odcsim.results import summary
 from odcsim.results.summary import Row
 from odcsim.show.pages import page
@@ -207,7 +207,7 @@ def _memory(reply: Basis) -> list[str]:
 
 def _origins(comparison: Comparison) -> list[str]:
     setting, profile = comparison.setting, comparison.setting.cost.profile
-    recipe, usual = setting.cost.recipe, set(setting.cost.recipe.usual)
+    recipe, usual = setting.cost.recipe, {*CHOICES} - {*setting.cost.recipe.unusual}
     if setting.sharded_by or (setting.cost.cluster.nodes == 1 and recipe.sharding == "full"):
         usual.add("sharding")  # by the rule
     facts = []

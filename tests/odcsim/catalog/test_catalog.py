@@ -16,7 +16,7 @@ from odcsim.cluster import GPU
 from odcsim.decide.setting import cost_of
 from odcsim.decide.setting_words import trust
 from odcsim.errors import InputError
-from odcsim.recipe import ATTENTION, PRECISIONS, Kernels, Recipe
+from odcsim.recipe import CHOICES, Kernels, Recipe
 
 # Published or recomputed elsewhere: parameters and active parameters in 10^9, bf16 megabytes of one layer, and the
 # length at which causal attention costs as much as the matmuls, in thousands (0 where windows make it meaningless).
@@ -162,7 +162,8 @@ def test_every_gpu_is_in_one_family_and_every_figure_says_where_it_is_from():
     assert sorted(listed) == sorted(catalog.gpu_names())
     assert {family_of(gpu) for gpu in catalog.gpu_names()} == set(families())
     assert family_of("somebodys-gpu") not in spreads()  # taken for the least known
-    assert (["usual", *CONTENT["attention"]], ["bf16", *CONTENT["precisions"]]) == ([*ATTENTION], [*PRECISIONS])
+    assert CHOICES["attention"].values == ("usual", *CONTENT["attention"])
+    assert CHOICES["precision"].values == ("bf16", *CONTENT["precisions"])
     for row in CONTENT["attention"].values():
         assert set(row) <= set(CONTENT["families"])
         for *shares, kind, source in row.values():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from odcsim import catalog
+from odcsim import recipe as recipes
 from odcsim.catalog import fits
 from odcsim.catalog.estimates import compute
 from odcsim.catalog.estimates.spreads import FAMILY, INTERVAL, STARTS, WEIGHS, Spread, kinds, start, together, widened
@@ -18,7 +19,7 @@ from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import Polynomial, write
-from odcsim.recipe import LOSSES, RECOMPUTE, USUAL, Recipe, recipe_of
+from odcsim.recipe import RECOMPUTE, USUAL, Recipe, recipe_of
 
 SMALL, LARGE = "r1-distill-qwen-1.5b", "r1-distill-qwen-7b"
 LATENT = {"latent_rank": 512, "rotary_dim": 64, "value_dim": 128, "head_dim": 192}
@@ -130,7 +131,7 @@ def test_fp8_makes_the_matmuls_of_layers_as_much_faster_as_it_says_less_their_ca
 
 def test_a_policys_loss_moves_more_than_any_other_and_runs_the_head_once_more():
     model, known = catalog.model(LARGE), rates("hopper")
-    heads = {name: of(LARGE, "h100", loss=name).head.linear for name in LOSSES}
+    heads = {name: of(LARGE, "h100", loss=name).head.linear for name in recipes.CHOICES["loss"].values}
     assert heads["chunked"] < heads["whole"] < heads["policy"]
     forward = 2 * model.vocab * model.hidden * (1 + known.narrow / model.hidden) / (795e12 * known.matmul)
     moved_more = model.vocab * (120 - STACKS["tuned"].whole) / (3.35e12 * known.moved)

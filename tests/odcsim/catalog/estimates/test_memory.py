@@ -11,7 +11,7 @@ from odcsim.catalog.estimates import activations
 from odcsim.catalog.estimates.activations import chunk
 from odcsim.catalog.estimates.memory import SLACK, estimate
 from odcsim.program import SYNCS
-from odcsim.recipe import LOSSES, OPTIMIZERS, RECOMPUTE, REDUCE, STACKS, Recipe
+from odcsim.recipe import CHOICES, Recipe
 
 MEETS = Recipe("collective")
 MODEL, MIXED = catalog.model("r1-distill-qwen-7b"), catalog.model("qwen3-30b-a3b")
@@ -27,8 +27,8 @@ def of(devices, tokens, sync="collective", **given):
 
 
 MODELS = st.sampled_from([MODEL, MIXED, catalog.model("qwen2.5-1.5b")])
-CHOSEN = {"recompute": RECOMPUTE, "optimizer": OPTIMIZERS, "lora": (0, 16), "reduce": REDUCE, "stack": STACKS,
-          "loss": LOSSES, "attention": ("fa2", "eager")}  # fmt: skip
+CHOSEN = {name: CHOICES[name].values for name in ("recompute", "optimizer", "reduce", "stack", "loss")}
+CHOSEN |= {"lora": (0, 16), "attention": ("fa2", "eager")}
 RECIPES = st.fixed_dictionaries({name: st.sampled_from([*of]) for name, of in CHOSEN.items()})
 
 
@@ -39,7 +39,7 @@ def test_whatever_the_recipe_tokens_and_devices_have_one_direction(model, device
     assert estimate(model, devices, tokens + more, recipe).total >= here
     assert estimate(model, devices + 1, tokens, recipe).total <= here
     assert estimate(model, devices, tokens, recipe, microbatches=1).total <= here
-    losses = {loss: estimate(model, devices, tokens, recipe.by(loss=loss)).total for loss in LOSSES}
+    losses = {loss: estimate(model, devices, tokens, recipe.by(loss=loss)).total for loss in CHOSEN["loss"]}
     assert losses["chunked"] <= min(losses["whole"], losses["policy"])
 
 
@@ -76,7 +76,7 @@ def test_adapters_have_states_and_gradients_and_the_frozen_weights_neither():
 
 def test_what_is_kept_grows_from_full_recompute_to_none():
     """Eager attention keeps a matrix, and grows with the square."""
-    peaks = [of(8, 16384, recompute=way).activations for way in RECOMPUTE]
+    peaks = [of(8, 16384, recompute=way).activations for way in CHOSEN["recompute"]]
     assert peaks == sorted(set(peaks))
     eager = [of(8, n, longest=n, attention="eager").activations for n in (8192, 16384)]
     assert eager[1] > 2.5 * eager[0]
