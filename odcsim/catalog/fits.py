@@ -16,6 +16,7 @@ from odcsim.catalog.rates import rates
 from odcsim.cluster import GPU
 from odcsim.errors import InputError
 from odcsim.model import Model
+from odcsim.option import flag
 from odcsim.profile import Profile, ProfileBelow
 from odcsim.recipe import CHOICES, USUAL, Recipe
 
@@ -86,7 +87,7 @@ def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:
         raise InputError(f"{', '.join(CHOICES[name].flag for name in odd)} with a profile", where=path, fix=fix)
     missing = [words for words in profile.recipe if words not in asked.values() and words.partition(" ")[0] not in free]
     if missing:
-        fix = f"its seconds include that: ask with --{missing[0].replace('_', '-')}".removesuffix(" True")
+        fix = f"its seconds include that: ask with {flag(missing[0])}".removesuffix(" True")
         raise InputError(f"measured with {', '.join(missing)}", where=path, fix=fix)
 
 

@@ -19,7 +19,7 @@ from odcsim.fitting import fit as fits
 from odcsim.fitting import kineto, logs, measurements, step_files
 from odcsim.fitting.fit import FitReport
 from odcsim.fitting.steps import StepLog, read_steps
-from odcsim.option import POSITIVE
+from odcsim.option import POSITIVE, flag
 from odcsim.profile import Profile
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS
@@ -150,7 +150,7 @@ def _report(kind: str, given: Mapping[str, Any], sources: Sequence[str], lengths
 def _refuse(given: Mapping[str, Any], known: tuple[str, ...], problem: str, where: str, fix: str) -> None:
     """Words that say something of a run, where the source says it, or nobody asks."""
     every = [name for name in (*FIELDS, "sync", "balancer") if name not in known]
-    said = [f"--{name.replace('_', '-')}" for name in every if _is_given(given, name)]
+    said = [flag(name) for name in every if _is_given(given, name)]
     recipe = recipe_of({name: value for name, value in given.items() if name != "sync"})
     said += [
         "--no-recompute" if recipe.value(name) == "none" else CHOICES[name].flag

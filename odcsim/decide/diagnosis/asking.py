@@ -17,6 +17,7 @@ from odcsim.decide.words import DIAGNOSE, paths_of
 from odcsim.errors import InputError
 from odcsim.observed import files
 from odcsim.observed.run import SeenRun
+from odcsim.option import flag
 from odcsim.question import FIELDS, LENGTHS
 from odcsim.reading import named
 from odcsim.support.glance import Glance, Glanced
@@ -141,7 +142,7 @@ def diagnosed(
         return Diagnosis(*logged([str(path) for path in told.paths], known), tuple(sources))
     if said := [name for name in OF_LOGS if name in known and (name in OWN or known[name] != FIELDS[name].usual)]:
         fix = "leave it out: it is of logs of steps, and these say it themselves"
-        raise InputError(f"--{said[0].replace('_', '-')} given for {sources[0]}", fix=fix)
+        raise InputError(f"{flag(said[0])} given for {sources[0]}", fix=fix)
     run = files.read(paths, lengths=lengths, advance=advance)
     found = broken_down(run)
     return Diagnosis(run, found, changes(run, found, known), tuple(sources), lengths)
