@@ -8,7 +8,6 @@ choice is a field, and the place that acts on it.
 
 import argparse
 import sys
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -259,6 +258,8 @@ def read_key(key: str, given: "Given") -> dict[str, Any]:
 
 def read_file(path: Path | str) -> dict[str, Any]:
     """The fields that a file chooses, in TOML. Those that one command alone acts on are read for all."""
+    import tomllib
+
     from odcsim.support.checked import Given
     from odcsim.support.files import reading
     from odcsim.support.whole import read_text
