@@ -67,8 +67,8 @@ class Option:
         if self.type is bool:
             how |= {"action": "store_false" if self.usual is True else "store_true", "help": self.help}
         else:
-            how |= {"type": self.from_text if self.units or self.type is str else self.type}
-            how |= {"choices": self.values or None, "metavar": self.letter or None, "required": required}
+            how |= {"type": self.from_text if self.units or self.type is str else self.type, "required": required}
+            how |= {"choices": self.values or None, "metavar": self.letter or None}
             how |= {"help": self.help if default in (None, "") else f"{self.help} ({default})"}
         parser.add_argument(self.flag, **how).rare = not (self.brief or required)
         for other, stands in self.beside.items():
@@ -81,15 +81,13 @@ class Option:
 
     def from_text(self, text: str) -> Any:
         """On a command line. Numbers are written as people do: 16k, 5%."""
-        if self.type is int and self.least == 1:
-            return whole(text, self.units)
-        if self.type is int:
-            number = human(text, self.units)
-            value: Any = int(number) if number is not None and number.denominator == 1 else -1
-        elif self.type is float:
-            value = amount(text, self.units)
-        else:
+        if self.type not in (int, float):
             return self.also.get(text, text)
+        if self.type is int and self.least == 1:
+            return whole(text, self.units)  # which says what to write
+        value: Any = human(text, self.units) if self.type is int else amount(text, self.units)
+        if self.type is int:
+            value = int(value) if value is not None and value.denominator == 1 else -1
         if not self.holds(value):
             raise argparse.ArgumentTypeError(f"'{text}' is not {self.expected}")
         return value
