@@ -33,13 +33,13 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     from contextlib import ExitStack
 
-    from odcsim.show.explore.controls import page_question
+    from odcsim.show.explore.controls import page_question_of
     from odcsim.show.explore.opening import leaving_in_order, opened
     from odcsim.show.explore.serve import serve
     from odcsim.support import budget
 
     words = values_of(args, (*LENGTHS, "profile"))
-    asked = page_question(words | _measured(args.profile))
+    asked = page_question_of(words | _measured(args.profile))
     options.tell_left_out(asked.lengths)  # or refused before anything is served
     options.tell_cutoff(asked.lengths, args.cutoff)
     if args.profile is not None:

@@ -100,7 +100,7 @@ def limited(question: Question) -> "Setting":
         return sharding.limited(found, advance=advance)
 
 
-def loaded(args: argparse.Namespace, source: str, *, without: Collection[str] = ()) -> "Trace":
+def read_lengths(args: argparse.Namespace, source: str, *, without: Collection[str] = ()) -> "Trace":
     """Lengths from there, read as the flags say."""
     from odcsim.decide.asking import lengths_of
 

@@ -75,8 +75,8 @@ def _add_make(actions: Any) -> None:
 def _info(args: argparse.Namespace) -> None:
     from odcsim.reading.stats import cut, describe
 
-    trace = options.loaded(args, args.trace)
-    other = None if args.against is None else options.loaded(args, args.against)
+    trace = options.read_lengths(args, args.trace)
+    other = None if args.against is None else options.read_lengths(args, args.against)
     stats, lost = describe(trace), None if args.cutoff is None else cut(trace, args.cutoff)
     print(_json(trace, stats, lost, other) if args.json else _text(trace, stats, lost))
     if other is not None and not args.json:
@@ -177,12 +177,12 @@ def _make(args: argparse.Namespace) -> None:
     from odcsim.trace import Trace
 
     if is_file(args.source) and args.samples is None and args.seed is None:
-        trace = options.loaded(args, args.source)
+        trace = options.read_lengths(args, args.source)
         options.tell_cutoff(trace, args.cutoff)
         save(columns(trace), Path(args.output))
         print(f"wrote lengths of {trace.in_words} to {args.output} ({trace.origin})")
         return
-    whole = options.loaded(args, args.source, without=("truncate", "drop_over"))
+    whole = options.read_lengths(args, args.source, without=("truncate", "drop_over"))
     drawn = draw(whole if is_file(args.source) else args.source, args.samples, args.seed)
     options.tell_cutoff(Trace(args.source, drawn), args.cutoff)
     lengths, cost = limits.lengths_within(args.source, drawn, args.truncate, args.drop_over)

@@ -8,7 +8,7 @@ import pytest
 
 from odcsim.recipe import recipe_of
 from odcsim.show.explore import reply as replies
-from odcsim.show.explore.controls import PageQuestion, linked
+from odcsim.show.explore.controls import PageQuestion, read_link
 from odcsim.show.explore.opening import opened
 from odcsim.show.explore.reply import reply
 
@@ -49,7 +49,7 @@ def settled(seen, asked):
     """Wait for what belongs to this question, which the page's own link holds."""
     wanted = [list(row) for row in reply(asked).table[1]]
     for _ in range(300):
-        if seen.page.evaluate(SHOWN) == wanted and linked(seen.page.evaluate("location.search")) == asked:
+        if seen.page.evaluate(SHOWN) == wanted and read_link(seen.page.evaluate("location.search")) == asked:
             return
         seen.page.wait_for_timeout(50)
     raise AssertionError(f"{seen.page.evaluate(SHOWN)[:2]} is shown, not {wanted[:2]}; {seen.errors}")

@@ -98,11 +98,11 @@ def test_a_command_and_its_page_say_the_same(house, compared):
 
 def test_a_sweep_and_the_explorer_say_the_same(house, compared):
     found = house.told("""
-from odcsim.show.explore.controls import page_question
+from odcsim.show.explore.controls import page_question_of
 from odcsim.show.explore.reply import reply
 swept = odcsim.sweep({"trace": trace, "model": model, "sync": ["late-push", "deferred"]} | asked)
 words = {name: value for name, value in asked.items() if name != "max_tokens"}
-explored = reply(page_question({"trace": trace, "model": model, "room": asked["max_tokens"] / 8000} | words))
+explored = reply(page_question_of({"trace": trace, "model": model, "room": asked["max_tokens"] / 8000} | words))
 said(swept=list(swept), explored=explored.verdict, limit=explored.comparison.setting.limit)
 """)
     assert found["limit"] == ASKED["max_tokens"]

@@ -117,14 +117,14 @@ class PageQuestion(Question):
         return shlex.join(words) + network
 
 
-def page_question(words: Mapping[str, Any]) -> PageQuestion:
+def page_question_of(words: Mapping[str, Any]) -> PageQuestion:
     """By what controls and links say, choices of the recipe among it."""
     rest = {name: value for name, value in words.items() if name not in OF_RECIPE}
     rest |= {"trainer": None} if rest.get("trainer") == NOBODY else {}
     return PageQuestion(**rest, recipe=recipe_of({name: words[name] for name in OF_RECIPE if name in words}))
 
 
-def linked(search: Any) -> PageQuestion:
+def read_link(search: Any) -> PageQuestion:
     """What a link holds; what it says that nobody knows is refused by name."""
     values: dict[str, Any] = {}
     for name, text in parse_qsl(_text("link", search or "?").removeprefix("?"), keep_blank_values=True):
@@ -147,7 +147,7 @@ def linked(search: Any) -> PageQuestion:
     return _checked({SHARDED: "full"} | values if values else values)
 
 
-def given(values: Mapping[str, Any], before: PageQuestion | None = None) -> PageQuestion:
+def read_controls(values: Mapping[str, Any], before: PageQuestion | None = None) -> PageQuestion:
     """What the controls say: texts, a price, and of each slider the number of its stop. Lengths are read as `before`,
     where they are the same."""
     known = dict(values) | ({} if before is None else {"profile": before.profile})
@@ -170,7 +170,7 @@ def _checked(values: Mapping[str, Any]) -> PageQuestion:
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price <= DEAREST:
         raise InputError(f"the price is {price!r:.40}", fix="give dollars per GPU-hour, or 0")
     texts = {name: _text(name, text) for name, text in values.items() if name in TEXTS or isinstance(text, str)}
-    return page_question(dict(values) | texts)
+    return page_question_of(dict(values) | texts)
 
 
 def _text(name: str, value: Any) -> str:

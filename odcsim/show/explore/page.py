@@ -12,7 +12,7 @@ from odcsim.decide import setting_words
 from odcsim.plots.style import HEAD
 from odcsim.reading.named import names
 from odcsim.show.explore import reply as replies
-from odcsim.show.explore.controls import CONTROLS, SHARDED, STOPS, TEXTS, PageQuestion, given, linked
+from odcsim.show.explore.controls import CONTROLS, SHARDED, STOPS, TEXTS, PageQuestion, read_controls, read_link
 from odcsim.show.explore.line import or_line
 from odcsim.show.pages.page import style
 
@@ -104,7 +104,7 @@ def _slider(name: str, stops: Sequence[Any], value: Any) -> Any:
 
 def _from_link(search: Any, start: PageQuestion) -> list[Any]:
     """A link that says nothing is that of the page itself."""
-    return or_line(lambda: _set(linked(search) if search else start, ""), lambda line: _set(start, line))
+    return or_line(lambda: _set(read_link(search) if search else start, ""), lambda line: _set(start, line))
 
 
 def _set(asked: PageQuestion, problem: str) -> list[Any]:
@@ -115,8 +115,8 @@ def _set(asked: PageQuestion, problem: str) -> list[Any]:
 def _answer(*values: Any) -> list[Any]:
     """What is asked as a link, then what is shown of it; where it cannot be asked, why, and the rest stays. The last
     value is the link that was opened."""
-    before: PageQuestion = or_line(lambda: linked(values[-1]), lambda _: PageQuestion())
-    asked = lambda: _shown(given(dict(zip(FIELDS, values[:-1], strict=True)), before))  # noqa: E731
+    before: PageQuestion = or_line(lambda: read_link(values[-1]), lambda _: PageQuestion())
+    asked = lambda: _shown(read_controls(dict(zip(FIELDS, values[:-1], strict=True)), before))  # noqa: E731
     return or_line(asked, lambda line: [no_update] * (len(STOPS) + 4) + [line])
 
 
@@ -158,7 +158,7 @@ def _chart(search: Any) -> tuple[Any, str, Any]:
     """The figure, its name for a screen reader, and the same above it, where words wrap."""
     if search is None:
         return no_update, "nothing is drawn yet", no_update
-    return or_line(lambda: _drawn(linked(search)), lambda line: (no_update, "nothing is drawn", line))
+    return or_line(lambda: _drawn(read_link(search)), lambda line: (no_update, "nothing is drawn", line))
 
 
 def _drawn(asked: PageQuestion) -> tuple[Any, str, Any]:
@@ -171,12 +171,12 @@ def _drawn(asked: PageQuestion) -> tuple[Any, str, Any]:
 
 
 def _break_even(search: Any) -> Any:
-    return no_update if search is None else or_line(lambda: replies.break_even(linked(search)), str)
+    return no_update if search is None else or_line(lambda: replies.break_even(read_link(search)), str)
 
 
 def _report(clicks: Any, search: Any) -> tuple[Any, str]:
     if not clicks:
         return no_update, ""
     return or_line(
-        lambda: (dcc.send_string(replies.report(linked(search)), "report.html"), ""), lambda line: (no_update, line)
+        lambda: (dcc.send_string(replies.report(read_link(search)), "report.html"), ""), lambda line: (no_update, line)
     )

@@ -17,7 +17,7 @@ from odcsim.cli.completion import script
 from odcsim.decide.fitted import fit
 from odcsim.question import FIELDS, question_of
 from odcsim.reading import load
-from odcsim.show.explore.controls import READ, linked
+from odcsim.show.explore.controls import READ, read_link
 from odcsim.support.checked import Given
 
 LINES, WIDE = 40, 80
@@ -128,7 +128,7 @@ def test_a_flag_python_a_file_and_a_link_read_a_count_alike():
             assert getattr(question_of({"trace": "longalign", name: text}), name) == count
             assert FIELDS[name].from_file(Given(name, text)) == count
             if name in READ:
-                assert getattr(linked(f"?{name}={text}"), name) == count
+                assert getattr(read_link(f"?{name}={text}"), name) == count
     assert load("fixed:length=9k,samples=2k", truncate="8k").lengths.tolist() == [8192] * 2000
     assert check([[[0], [1]]], max_tokens="2k").max_tokens == 2048
     run = {"trace": "sharegpt", "model": "tiny", "gpu": "a100", "devices": 2, "minibatches": 2}

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from odcsim.cli import main
-from odcsim.show.explore.controls import linked
+from odcsim.show.explore.controls import read_link
 from odcsim.show.explore.reply import reply
 from odcsim.support.numbers import dollars, duration, from_to, hours, money, ratio
 
@@ -209,7 +209,7 @@ def test_a_comparison_has_one_basis(asked, tmp_path, capsys):
 
 def test_a_page_of_the_explorer_has_one_basis():
     """So has what a notebook shows of the same comparison."""
-    found = reply(linked(f"?trace={LENGTHS}&model=qwen3-0.6b&gpu=a100&devices=2&epochs=3&price=2&room=2"))
+    found = reply(read_link(f"?trace={LENGTHS}&model=qwen3-0.6b&gpu=a100&devices=2&epochs=3&price=2&room=2"))
     spent = {row["row"]: row for row in found.comparison.as_json()["run"]["rows"]}
     text = "\n".join([*found.advice, found.verdict])
     all_dollars(text, [row[name] for row in spent.values() for name in ("dollars", "dollars_low", "dollars_high")])

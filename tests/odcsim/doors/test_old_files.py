@@ -22,7 +22,7 @@ from ways_in import said, told
 
 import odcsim
 from odcsim.cli import main
-from odcsim.show.explore.controls import linked
+from odcsim.show.explore.controls import read_link
 from odcsim.show.explore.reply import reply
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -126,7 +126,7 @@ def of_lengths(name: str) -> Any:
 
 
 def of_link(search: str) -> Any:
-    found = linked(search)
+    found = read_link(search)
     told = reply(found)
     few = rows({"rows": [row.as_json() for row in told.comparison.rows]})
     return {"link": found.search, "command": found.command, "verdict": told.verdict, **few}

@@ -10,7 +10,7 @@ from ways_in import told as of
 
 import odcsim
 from odcsim.decide import stock
-from odcsim.show.explore.controls import linked
+from odcsim.show.explore.controls import read_link
 from odcsim.show.explore.reply import reply
 
 TRACE = "lognormal:median=400,sigma=1,max=4096,samples=900"
@@ -43,7 +43,7 @@ def test_every_door_has_the_rows(told):
     by_csv = list(csv.DictReader(io.StringIO(out)))
     swept = {(r["balancer"], r["sync"]): r for r in odcsim.sweep({"trace": TRACE, **ASKED, **more})}
     words = "&".join(f"{name}={value}" for name, value in ASKED.items())
-    page = reply(linked(f"?trace={TRACE.replace('=', '%3D')}&{words}&trainer={trainer}"))
+    page = reply(read_link(f"?trace={TRACE.replace('=', '%3D')}&{words}&trainer={trainer}"))
     explored = {row.pair: row for row in page.comparison.rows}
     assert [(row["balancer"], row["sync"]) for row in by_csv] == list(pairs)
     assert set(swept) == set(pairs)

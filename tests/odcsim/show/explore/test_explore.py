@@ -18,7 +18,7 @@ from odcsim.decide.calibrate import Simulated, by_rate
 from odcsim.decide.comparison import inputs
 from odcsim.errors import InputError
 from odcsim.recipe import recipe_of
-from odcsim.show.explore.controls import STOPS, TEXTS, PageQuestion, given, linked
+from odcsim.show.explore.controls import STOPS, TEXTS, PageQuestion, read_controls, read_link
 from odcsim.show.explore.reply import break_even, chart, reply, report
 from odcsim.support.numbers import dollars, hours
 
@@ -35,11 +35,11 @@ OTHERS = [replace(READ, trainer="accelerate"), replace(PageQuestion(), profile="
 @pytest.mark.parametrize("asked", [SOME, NODES, PageQuestion(), READ, *OTHERS])
 def test_a_link_carries_all_that_is_set(asked):
     """But for what is as usual, beside the sharding; links of before hybrid was usual say what they said."""
-    assert linked(asked.search) == asked
+    assert read_link(asked.search) == asked
     assert asked.search.count("=") < 12
     assert ("sharding=" in asked.search) == (asked != PageQuestion())
     bare = asked.search.partition("&sharding=")[0]
-    assert linked(bare).recipe.sharding == ("full" if bare else PageQuestion().recipe.sharding)
+    assert read_link(bare).recipe.sharding == ("full" if bare else PageQuestion().recipe.sharding)
 
 
 def test_hours_and_dollars_are_of_as_many_epochs_as_the_command_says(capsys):
@@ -60,7 +60,7 @@ REFUSED = "devices=8&rooms=2 room=nan price=-1 epochs=4 recompute=some sharding=
 def test_a_link_that_says_something_else_is_refused():
     for search in REFUSED.split():
         with pytest.raises(InputError):
-            linked(f"?{search}")
+            read_link(f"?{search}")
 
 
 @pytest.mark.parametrize("asked", [SOME, NODES])
@@ -125,7 +125,7 @@ def test_lengths_are_read_as_the_command_says_for_as_long_as_they_are_those(tmp_
     (tmp_path / "b.jsonl").write_text('{"n": 500, "length": 7}\n{"n": null, "length": 7}\n' * 40 + '{"n": 5000}\n')
     assert (READ.lengths.size, READ.lengths.longest) == (41, 900)
     values = {name: getattr(READ, name) for name in (*TEXTS, "price")} | dict.fromkeys(STOPS, 0)
-    found, other = given(values, READ), given(values | {"trace": "longalign"}, READ)
+    found, other = read_controls(values, READ), read_controls(values | {"trace": "longalign"}, READ)
     assert (found.column, found.truncate, found.skip_bad) == ("n", 900, True)
     assert (other.column, other.truncate, other.skip_bad) == (None, None, False)
     assert main([*READ.command.split()[1:], "--json"]) == 0
@@ -151,10 +151,12 @@ def test_a_page_that_is_opened_with_a_profile_has_its_seconds_and_its_recipe(tmp
 
 
 def test_a_trainer_is_asked_for_with_its_kernels_and_ranked_first():
-    asked = linked("?trace=uniform%3Amin%3D2%2Cmax%3D900%2Csamples%3D300&model=qwen3-0.6b&gpu=h100&trainer=accelerate")
+    asked = read_link(
+        "?trace=uniform%3Amin%3D2%2Cmax%3D900%2Csamples%3D300&model=qwen3-0.6b&gpu=h100&trainer=accelerate"
+    )
     assert asked.trainer == "accelerate"
     assert asked.measured.kernels.stack == "plain"
     assert "--trainer accelerate" in asked.command
     found = reply(asked)
     assert found.table[1][0][0] == found.chosen
-    assert linked("?trainer=none&sharding=usual") == PageQuestion()
+    assert read_link("?trainer=none&sharding=usual") == PageQuestion()
