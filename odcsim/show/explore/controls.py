@@ -144,7 +144,7 @@ def read_link(search: Any) -> PageQuestion:
         if option.stops and values[name] not in option.stops:
             stops = ", ".join(f"{stop}" if isinstance(stop, str) else f"{stop:g}" for stop in option.stops)
             raise InputError(said, fix=f"it may be {stops}")
-    return _checked({SHARDED: "full"} | values if values else values)
+    return _question_of({SHARDED: "full"} | values if values else values)
 
 
 def read_controls(values: Mapping[str, Any], before: PageQuestion | None = None) -> PageQuestion:
@@ -160,10 +160,10 @@ def read_controls(values: Mapping[str, Any], before: PageQuestion | None = None)
         if isinstance(place, bool) or not isinstance(place, int | float | str) or f"{place}" not in places:
             raise InputError(f"{name} stands at {place!r:.40}", fix=f"its stops go from 0 to {len(stops) - 1}")
         known[name] = places[f"{place}"]
-    return _checked(known)
+    return _question_of(known)
 
 
-def _checked(values: Mapping[str, Any]) -> PageQuestion:
+def _question_of(values: Mapping[str, Any]) -> PageQuestion:
     price = values.get("price", 0)
     if price is None:
         raise InputError("there is no price", fix="give dollars per GPU-hour, or 0")
