@@ -94,42 +94,21 @@ def _read(result: Any) -> Given:
 
 
 def _pick(given: Given, trainer: Neighbour, row: int | Pair | None) -> Given:
-    """The row that somebody chose; else an advice's first, which is its cheapest, or of a comparison the fastest that
-    fits, or of what is tight where none does. The trainer runs a way of its own, or on demand by the engine's plans;
-    either at the price of its own kernels, so that it was asked for."""
+    """The row that somebody chose, or the best of those that the trainer runs; refused where it does not run it as
+    it was priced, or where it does not fit."""
     where = given.where
     rows = given.key("rows").items() if isinstance(given.value, dict) and "inputs" in given.value else []
     if not rows:
         raise InputError("has no rows", where=where, fix=EXPECTED)
     if any("dealt" in one.mapping() for one in rows):
         raise InputError("comes from 'odcsim rl', whose rows have no settings", where=where, fix=EXPECTED)
-    theirs = given.key("inputs").key("trainer").value
+    for_whom = given.key("inputs").key("trainer").value
     again = f"ask again with --trainer {trainer.name}, for the price of what it does itself"
-
-    def own(one: Given) -> bool:
-        return one.key("made").value is not None
-
-    def runs(one: Given) -> bool:
-        way = own(one) or (one.key("sync").text() == ENGINE and trainer.engine != "")
-        return way and theirs == trainer.name
-
-    def tight(one: Given) -> bool:
-        used, limit = one.key("memory_bytes"), one.key("memory_limit")
-        return None not in (used.value, limit.value) and capacity.tight(Need(used.number(), limit.number()))
-
     if row is None:
-        every = [one for one in rows if runs(one)]
-        every = [one for one in every if own(one)] or every
-        if not every:
+        able = [one for one in rows if _runs(one, trainer, for_whom)]
+        if not able:
             raise InputError(f"has no row of what {trainer.name} runs", where=where, fix=again)
-        if "makespan_seconds" not in rows[0].mapping():
-            pick = every[0]
-        else:
-            fitting = [one for one in every if one.key("memory_fits").value is not False]
-            if not fitting:
-                problem = f"has no row that fits and that {trainer.name} runs"
-                raise InputError(problem, where=where, fix="choose one with --row")
-            pick = min(fitting, key=lambda one: (tight(one), float(one.key("makespan_seconds").number())))
+        pick = _best(able, trainer)
     elif isinstance(row, tuple):
         pairs = [(one.key("balancer").value, one.key("sync").value) for one in rows]
         if row not in pairs:
@@ -140,16 +119,42 @@ def _pick(given: Given, trainer: Neighbour, row: int | Pair | None) -> Given:
         if row > len(rows):
             raise InputError(f"--row {row} of {len(rows)}", where=where, fix=f"give 1 to {len(rows)}")
         pick = rows[row - 1]
-    if not runs(pick):
+    if not _runs(pick, trainer, for_whom):
         name = f"{pick.key('sync').text()} + {pick.key('balancer').text()}"
-        by = "" if theirs == trainer.name else f" as it was priced{f' for {theirs}' if theirs else ''}"
-        fix = "choose one of its own with --row" if theirs == trainer.name else again
+        by = "" if for_whom == trainer.name else f" as it was priced{f' for {for_whom}' if for_whom else ''}"
+        fix = "choose one of its own with --row" if for_whom == trainer.name else again
         raise InputError(f"{trainer.name} does not run {name}{by}", where=where, fix=fix)
     if pick.key("memory_fits").value is False:
         needed, limit = (pick.key(name).number() / 1e9 for name in ("memory_bytes", "memory_limit"))
         fix = "choose another with --row, or ask with more GPUs, --truncate or less in a microbatch"
         raise InputError(f"the row needs {needed:.0f} of {limit:.0f} GB of memory", where=where, fix=fix)
     return pick
+
+
+def _runs(row: Given, trainer: Neighbour, for_whom: Any) -> bool:
+    """Whether the trainer runs what was priced: a way of its own, or on demand by the engine's plans; either at the
+    price of its own kernels, so that it was asked for."""
+    way = row.key("made").value is not None or (row.key("sync").text() == ENGINE and trainer.engine != "")
+    return bool(for_whom == trainer.name and way)
+
+
+def _best(able: list[Given], trainer: Neighbour) -> Given:
+    """A way of its own before the engine's. An advice has its cheapest first; of a comparison the fastest that fits, or
+    of what is tight where none does."""
+    own = [one for one in able if one.key("made").value is not None] or able
+    if "makespan_seconds" not in own[0].mapping():
+        return own[0]
+    fitting = [one for one in own if one.key("memory_fits").value is not False]
+    if not fitting:
+        problem = f"has no row that fits and that {trainer.name} runs"
+        raise InputError(problem, where=able[0].where, fix="choose one with --row")
+
+    def lateness(one: Given) -> tuple[bool, float]:
+        used, limit = one.key("memory_bytes"), one.key("memory_limit")
+        tight = None not in (used.value, limit.value) and capacity.tight(Need(used.number(), limit.number()))
+        return tight, float(one.key("makespan_seconds").number())
+
+    return min(fitting, key=lateness)
 
 
 def _row_of(inputs: Given, row: Given, rollouts: int) -> ChosenRow:

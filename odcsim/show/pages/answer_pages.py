@@ -43,7 +43,7 @@ def write_advice(advice: Advice, path: Path | str) -> None:
         *map(page.paragraph, sentences[first:]),
         page.heading("Every number of GPUs"),
         *picture,
-        page.table(["GPUs", *head, "how"], rows, kinds, name="Offers, cheapest first", told=True),
+        page.table(["GPUs", *head, "how"], rows, kinds, name="Offers, cheapest first", wraps=True),
         page.paragraph(f"Time, GPU-hours and dollars are of the whole run, {advice_words.run(wish)}.", "note"),
         *(page.paragraph(f"{r.name}: {r.why}.", "note") for r in advice.refused),
     ]

@@ -64,17 +64,17 @@ def key_figures(items: Iterable[tuple[str, str]]) -> str:
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], kinds: Sequence[str] = (), *, name: str, told: bool = False
+    head: Sequence[str], rows: Iterable[Sequence[str]], kinds: Sequence[str] = (), *, name: str, wraps: bool = False
 ) -> str:
     """Rows of text, the first cell of each its heading. `kinds` are the rows' CSS classes. It scrolls by itself, by
-    keys too; the name says to a screen reader what it is in. `told`: the last column is words, which wrap."""
+    keys too; the name says to a screen reader what it is in. `wraps`: the last column is words, which do."""
     body = []
     for number, row in enumerate(rows):
         kind = f' class="{kinds[number]}"' if kinds and kinds[number] else ""
         cells = "".join(f"<td>{_lines(cell)}</td>" for cell in row[1:])
         body.append(f'<tr{kind}><th scope="row">{escape(row[0])}</th>{cells}</tr>')
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    kind = ' class="told"' if told else ""
+    kind = ' class="told"' if wraps else ""
     inner = f"<table{kind}><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     return f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0">{inner}</div>'
 
