@@ -17,7 +17,7 @@ import numpy as np
 from page_table import table
 
 import odcsim
-from odcsim.decide.asking import asked, setting_of
+from odcsim.decide.asking import question_by, setting_of
 from odcsim.decide.comparison import Comparison, compare
 from odcsim.decide.rl import Around, RolloutBatch, predict_steps
 from odcsim.decide.setting import Setting
@@ -240,7 +240,7 @@ def of_rollouts(name: str, size: int, minibatches: int, times: int) -> dict[str,
 
 def steps(trace: Trace, count: int, seed: int):  # type: ignore[no-untyped-def]
     """Steps of RL, drawn from such a pilot."""
-    question = asked({"trace": trace, "seed": seed, **QUESTION})
+    question = question_by({"trace": trace, "seed": seed, **QUESTION})
     batch = RolloutBatch(PROMPTS, ROLLOUTS, steps=count)
     return predict_steps(question, batch, Around(), make_setting=lambda one: certain(setting_of(one)))
 

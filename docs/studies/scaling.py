@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 from odcsim.catalog.rates import spreads
 from odcsim.decide.calibrate import Simulated, by_rate
 from odcsim.decide.setting import Setting
-from odcsim.decide.unmeasured import INTERVAL, SHARES, differences, run_of, widened
+from odcsim.decide.unmeasured import INTERVAL, SHARES, differences, run_of, widen
 from odcsim.profile import Profile
 from odcsim.support.files import check_writable, write_text
 from odcsim.timeline import Floats
@@ -84,7 +84,7 @@ def profile_of(cell: Cell) -> Profile:
 def predicted(cell: Cell, fitted: Profile) -> Asked:
     setting = asked(cell)
     known = replace(setting, cost=replace(setting.cost, profile=fitted))
-    wider, seconds = widened(known).cost.profile, Simulated(known, way(cell)).seconds[0]
+    wider, seconds = widen(known).cost.profile, Simulated(known, way(cell)).seconds[0]
     far = {name: min(1.0, part) for name, part, _ in differences(known.cost, run_of(known), setting.trace.longest)}
     error, parts = math.log(seconds / cell.seconds), tuple(far.get(name, 0.0) for name in SHARES)
     ends = math.log(fitted.high), math.log(wider.high)

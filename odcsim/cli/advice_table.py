@@ -19,7 +19,7 @@ def show(advice: "Advice") -> None:
 
     wish = advice.wish
     tried = sum(offer.ways for offer in advice.offers)
-    print(f"{advice_words.asked(wish)}, {tried:,} ways to run\n")
+    print(f"{advice_words.question(wish)}, {tried:,} ways to run\n")
     if advice.offers:
         priced = all(offer.dollars is not None for offer in advice.offers)
         print(*tables.lines([HEAD if priced else UNPRICED], WIDTHS), sep="\n")

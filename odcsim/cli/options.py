@@ -77,7 +77,7 @@ def read_question(args: argparse.Namespace, **more: Any) -> Question:
     """The question that the flags say, with its lengths read."""
     from odcsim.decide import asking
 
-    question = asking.read(asking.asked(values_of(args, FIELDS) | recipe_words(args) | more))
+    question = asking.read(asking.question_by(values_of(args, FIELDS) | recipe_words(args) | more))
     tell_left_out(question.trace)
     tell_cutoff(question.trace, args.cutoff)
     return question
@@ -97,7 +97,7 @@ def limited(question: Question) -> "Setting":
         return setting(question)
     found = setting(question, limited=False)
     with progress("choosing a token limit", len(SIDES) * len(limit.limits(found))) as advance:
-        return sharding.limited(found, advance=advance)
+        return sharding.with_limit(found, advance=advance)
 
 
 def read_lengths(args: argparse.Namespace, source: str, *, without: Collection[str] = ()) -> "Trace":

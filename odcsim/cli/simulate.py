@@ -36,7 +36,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.evaluate import of_file
     from odcsim.decide.setting import cost_of
     from odcsim.decide.sharding import of_schedules
-    from odcsim.decide.unmeasured import run_of_schedules, widened_cost
+    from odcsim.decide.unmeasured import run_of_schedules, widen_cost
     from odcsim.errors import InputError
     from odcsim.executors.simulation import simulate
     from odcsim.results.metrics import usage
@@ -60,7 +60,7 @@ def _run(args: argparse.Namespace) -> None:
         )
     cost, why = of_schedules(cost, file.schedules, header.max_tokens)
     longest = max(int(one.sizes.max()) for one in file.schedules)
-    cost = widened_cost(cost, run_of_schedules(cost, file.schedules), longest)
+    cost = widen_cost(cost, run_of_schedules(cost, file.schedules), longest)
     result = simulate(file, cost, seed=header.seed)
     timeline.write(result, args.output)
     row = of_file(file, cost, usage(result))

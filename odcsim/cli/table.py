@@ -41,10 +41,10 @@ def show_comparison(comparison: "Comparison", *, wide: bool = False) -> None:
     from odcsim.results import summary
 
     reply = answer.answer(comparison)
-    print(setting_words.asked(comparison.setting, limited=not comparison.stock))
+    print(setting_words.question(comparison.setting, limited=not comparison.stock))
     if comparison.whole_run is not None:
         print(answer_words.basis(comparison))
-    rows = summary.best_first(comparison.rows if wide else answer.told(comparison, reply))
+    rows = summary.best_first(comparison.rows if wide else answer.rows_to_show(comparison, reply))
     (show if wide else show_few)([comparison.spent(row) for row in rows])
     lines = [
         answer_words.verdict(reply),

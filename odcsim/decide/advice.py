@@ -13,7 +13,7 @@ from odcsim import profile as profiles
 from odcsim.catalog import fits
 from odcsim.decide import advice_words, room, search, setting_words, stock
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.asking import asked, read
+from odcsim.decide.asking import question_by, read
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
 from odcsim.decide.search import KeptOut, Site
@@ -50,7 +50,7 @@ class Wish:
 
     def __post_init__(self) -> None:
         shape = catalog.model(self.question.model)
-        stock.known(self.question.trainer)
+        stock.find(self.question.trainer)
         kinds = {catalog.gpu_name(name): name for name in self.gpus}
         prices = {kinds.get(name.lower(), name): price for name, price in self.prices.items()}
         object.__setattr__(self, "prices", prices)
@@ -119,7 +119,7 @@ class Wish:
             **terms,
             "epochs": self.epochs,
             "global_batch": self.global_batch,
-            **({"steps": self.steps} if stock.known(self.question.trainer) is None else {}),  # else each row's own
+            **({"steps": self.steps} if stock.find(self.question.trainer) is None else {}),  # else each row's own
             "prices": dict(self.prices),
             "deadline_seconds": self.deadline,
             "budget": self.budget,
@@ -295,7 +295,7 @@ class Advice(Glanced):
         rows = [[o.name, *row, o.chosen.way.how] for o, row in zip(self.offers, cells, strict=True)]
         rows += [[one.name, *[""] * len(head), one.why] for one in self.refused]
         about, told = f"{self.wish.question.model}, {self.wish.trace.name}", self.sentences()[:3]
-        return Glance("Advice", about, told, ("GPUs", *head, "how"), rows, advice_words.asked(self.wish))
+        return Glance("Advice", about, told, ("GPUs", *head, "how"), rows, advice_words.question(self.wish))
 
 
 @ADVISE.take
@@ -315,7 +315,7 @@ def advise(
     GPU-hour, of all of them or by name, `{"h100": 2.5}`. `deadline`: seconds, or "12h". `budget`: dollars. `words`: the
     other fields of a question, `epochs=3`, and of its recipe, but for what is searched."""
     known = {"trace": trace, "model": model, "global_batch": COUNT.check("global_batch", global_batch)}
-    question = read(asked(known | words))
+    question = read(question_by(known | words))
     return searched(wished(question, gpus, devices, price, deadline, budget))
 
 
@@ -407,7 +407,7 @@ def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
         best = search.best(site, [w for w in every if bool(w.rule) is own and w.one_sided is one_sided])
         picks.append(run(best) if best else None)
     without, with_it, own_run = picks
-    trainer = stock.known(wish.question.trainer)
+    trainer = stock.find(wish.question.trainer)
     chosen = pick(without, with_it, trainer.name if trainer else None, own_run)
     if chosen is None:
         return Refused(name, devices, _why_not(site))
@@ -425,7 +425,7 @@ def _why_not(site: Site) -> str:
     """What the leanest way would need for the longest sample alone, and what would fit; or that a trainer makes no such
     step, whatever fits."""
     try:
-        stock.chosen(site.settings[0])
+        stock.choose(site.settings[0])
     except InputError as error:
         return str(error)
     costs = [room.under(setting.cost, MEETING) for setting in site.settings]

@@ -24,7 +24,7 @@ def run(wish: Wish) -> str:
     return answer_words.epochs(wish.epochs)
 
 
-def asked(wish: Wish) -> str:
+def question(wish: Wish) -> str:
     """What is to be trained, and for how long. A trainer that packs rows takes other steps on other numbers of GPUs."""
     trainer, trace = wish.question.trainer, wish.trace
     by = f": {wish.steps:,} steps" if trainer is None else f" by {trainer}"
@@ -209,7 +209,7 @@ def _share(wish: Wish, offer: Offer) -> float:
 
 def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     question = advice.wish.question
-    trainer = stock.known(question.trainer)
+    trainer = stock.find(question.trainer)
     if rent.row.fidelity == "extrapolated":
         yield "WARNING: some samples or microbatches are beyond what the seconds were fitted to: extrapolated."
     if trainer is not None:

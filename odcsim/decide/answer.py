@@ -34,7 +34,7 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
+class Answer:
     """The rows that the answer rests on. `pays`: on-demand is faster, by more than chance and than any rival."""
 
     reference: Row  # collective + lb-micro
@@ -65,7 +65,7 @@ class Basis:
         return self.rival.makespan_seconds / self.best.makespan_seconds
 
 
-def answer(comparison: Comparison) -> Basis:
+def answer(comparison: Comparison) -> Answer:
     reference = comparison.row(*REFERENCE)
     ours = [r for r in comparison.rows if r.one_sided]
     theirs = [r for r in comparison.rows if not r.one_sided]
@@ -84,7 +84,7 @@ def answer(comparison: Comparison) -> Basis:
     best = min((r for r in usual if r.makespan_seconds <= NEAR * best.makespan_seconds), key=slowness, default=best)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     pays = ahead and (best.speedup_low or 0) > 1
-    reply = Basis(reference, rival, best, pays)
+    reply = Answer(reference, rival, best, pays)
     if own:
         kept = tuple(_kept_out(rival, rivals))
         unit, balanced = comparison.setting.trace.unit, min(_fitting(beside), key=slowness)
@@ -99,7 +99,7 @@ def answer(comparison: Comparison) -> Basis:
     return replace(reply, kept_out=(*_kept_out(best, ours), *theirs_out))
 
 
-def told(comparison: Comparison, reply: Basis) -> Sequence[Row]:
+def rows_to_show(comparison: Comparison, reply: Answer) -> Sequence[Row]:
     """The rows to show first: all, or a trainer's own beside those that its best is compared with."""
     if reply.balanced is None:
         return comparison.rows

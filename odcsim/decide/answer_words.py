@@ -11,7 +11,7 @@ import numpy as np
 
 from odcsim.catalog.estimates import memory
 from odcsim.decide import room, setting_words, stock
-from odcsim.decide.answer import NOTABLE, Basis
+from odcsim.decide.answer import NOTABLE, Answer
 from odcsim.decide.limit import limits
 from odcsim.decide.remedies import remedies
 from odcsim.neighbours.neighbour import Neighbour
@@ -31,7 +31,7 @@ RUNS = "runs of about {} alike, found in the order of the file: the interval cou
 SLIGHT = 0.1  # of a sample more that one stands for with those that are like it
 
 
-def verdict(reply: Basis) -> str:
+def verdict(reply: Answer) -> str:
     """Yes or no, in a few sentences; and what memory has to do with it."""
     if reply.nothing_fits:
         return _nothing_fits(reply)
@@ -50,7 +50,7 @@ def would_be(row: Row, kept: Row) -> str:
     return f"{row.name} would be {times:.2f} times as fast as {kept.name}, but {why} ({capacity.sized(row)})."
 
 
-def _nothing_fits(reply: Basis) -> str:
+def _nothing_fits(reply: Answer) -> str:
     """What does by the engine's plans, where only the trainer's own ways do not fit."""
     fitting = [row for row in (reply.balanced, reply.best) if row and row.memory_fits is not False]
     if reply.balanced is None or not fitting:
@@ -60,7 +60,7 @@ def _nothing_fits(reply: Basis) -> str:
     return f"Out of memory: nothing that the trainer runs by itself fits. With odc_engine, {every} {verb}."
 
 
-def _own(reply: Basis) -> str:
+def _own(reply: Answer) -> str:
     """The best that the trainer runs, and what it would gain from plans and from on-demand, which the engine brings."""
     chosen = reply.chosen
     made = f", {settings(chosen.made, reply.unit)}" if chosen.made else ""
@@ -73,7 +73,7 @@ def _own(reply: Basis) -> str:
     return f"{words} With odc_engine, {every} as fast."
 
 
-def _by_memory(reply: Basis) -> str:
+def _by_memory(reply: Answer) -> str:
     """Where memory alone decides between the two sides."""
     (fit, other) = (reply.best, reply.rival) if reply.pays else (reply.rival, reply.best)
     times = fit.makespan_seconds / other.makespan_seconds
@@ -87,7 +87,7 @@ def _by_memory(reply: Basis) -> str:
     return f"{'Yes' if reply.pays else 'No'}: {_do(reply)}; {why}. {sizes}"
 
 
-def _do(reply: Basis) -> str:
+def _do(reply: Answer) -> str:
     """What to run, and what that brings."""
     chosen, reference = reply.chosen, reply.reference
     alike = round(chosen.speedup or 0.0, 2) == 1 and capacity.level(chosen) == capacity.level(reference)
@@ -96,7 +96,7 @@ def _do(reply: Basis) -> str:
     return f"run {chosen.name}, {chosen.speedup:.2f} times as fast as {reference.name}"
 
 
-def _by_speed(reply: Basis) -> str:
+def _by_speed(reply: Answer) -> str:
     best, flip = reply.best, reply.flips
     gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
     if reply.pays:
@@ -125,7 +125,7 @@ def interval(row: Row) -> str:
     return f"95 % interval {from_to(row.speedup_low or 0.0, row.speedup_high or 0.0, ratio)}"
 
 
-def misfit(comparison: Comparison, reply: Basis) -> list[str]:
+def misfit(comparison: Comparison, reply: Answer) -> list[str]:
     """Where nothing fits: what the row that needs least would need."""
     chosen, limit = reply.chosen, comparison.memory_limit
     if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
@@ -137,7 +137,7 @@ def misfit(comparison: Comparison, reply: Basis) -> list[str]:
     return [f"Even {chosen.name} does not fit: it is estimated to need {size}.{full}{most}"]
 
 
-def sentences(comparison: Comparison, reply: Basis) -> list[str]:
+def sentences(comparison: Comparison, reply: Answer) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
     setting = comparison.setting
     lengths = [setting_words.lengths(setting.trace.origin)] if setting.trace.origin else []
@@ -160,7 +160,7 @@ def basis(comparison: Comparison) -> str:
     return f"Seconds, GPU-hours and dollars are of {comparison.basis}."
 
 
-def _idle(reply: Basis) -> str:
+def _idle(reply: Answer) -> str:
     before, after = reply.reference, reply.chosen
     if reply.balanced is not None:
         best = min(reply.balanced, reply.best, key=lambda row: row.makespan_seconds)
@@ -173,7 +173,7 @@ def _idle(reply: Basis) -> str:
     return words
 
 
-def _savings(comparison: Comparison, reply: Basis) -> str:
+def _savings(comparison: Comparison, reply: Answer) -> str:
     """Dollars of a whole run stand beside its hours, in a sentence of its own."""
     before, after = (comparison.spent(row) for row in (reply.reference, reply.chosen))
     run = comparison.whole_run is not None
@@ -187,7 +187,7 @@ def _savings(comparison: Comparison, reply: Basis) -> str:
     return f"{words}."
 
 
-def _trust(comparison: Comparison, reply: Basis) -> str:
+def _trust(comparison: Comparison, reply: Answer) -> str:
     """What the minibatches take, of which a whole run has a sentence of its own; and what engineers see at once whether
     it is plausible."""
     chosen = reply.chosen
@@ -208,7 +208,7 @@ def _long(seconds: float, more: int = 0) -> str:
 def _rules(comparison: Comparison) -> Iterator[str]:
     """By which rules the trainer deals, and which of them would train on another batch."""
     setting = comparison.setting
-    if (trainer := stock.known(setting.trainer)) is None:
+    if (trainer := stock.find(setting.trainer)) is None:
         return
     yield rules(trainer, setting.cost.recipe)
     for rule in trainer.own:
@@ -255,7 +255,7 @@ def _ways_out(comparison: Comparison) -> list[str]:
     return [f"Options that fit: {'; '.join(every)}."] if every else []
 
 
-def _sharding(comparison: Comparison, reply: Basis) -> list[str]:
+def _sharding(comparison: Comparison, reply: Answer) -> list[str]:
     """What hybrid sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
     setting, chosen = comparison.setting, reply.chosen
     recipe, gain = setting.cost.recipe, chosen.over_full
@@ -309,7 +309,7 @@ def alike(trace: Trace, draws: Draws) -> list[str]:
     return [f"Lengths come in {groups.format(round(size))}."] if (size - 1) * like[:1].sum() > SLIGHT else []
 
 
-def whole_run(comparison: Comparison, reply: Basis) -> list[str]:
+def whole_run(comparison: Comparison, reply: Answer) -> list[str]:
     """Time and dollars of the row to choose over the epochs that were asked for, where they were and one fits."""
     if (run := comparison.whole_run) is None or reply.nothing_fits:
         return []

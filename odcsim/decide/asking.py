@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from odcsim.catalog import fits
 from odcsim.decide import sharding, stock
 from odcsim.decide.setting import Setting, cost_of
-from odcsim.decide.unmeasured import widened
+from odcsim.decide.unmeasured import widen
 from odcsim.decide.words import ASK
 from odcsim.errors import InputError
 from odcsim.question import FIELDS, LENGTHS, TERMS, Question, question_of
@@ -25,10 +25,10 @@ def ask(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: 
     """A setting by names and paths, as the command line takes them, or by lengths. `words`: the other fields of a
     question, `devices=16`, and of its recipe, `sharding="hybrid"`. `max_tokens`: nothing for what memory and speed make
     best, 0 for the longest sample."""
-    return setting_of(asked({"trace": trace, "model": model, **words}))
+    return setting_of(question_by({"trace": trace, "model": model, **words}))
 
 
-def asked(words: Mapping[str, Any]) -> Question:
+def question_by(words: Mapping[str, Any]) -> Question:
     """The question of these words. What nobody chose of a recipe is what a profile was measured with, else the
     trainer's."""
     given = words.get("profile")
@@ -46,8 +46,8 @@ def setting_of(question: Question, *, limited: bool = True) -> Setting:
     terms = {name: getattr(question, name) for name in TERMS}
     tokens, batch, model = question.max_tokens or 0, question.global_batch or 0, question.model
     asked = Setting(lengths_of(question), cost, share, tokens, model_asked=model, global_batch=batch, **terms)
-    setting = sharding.settled(asked)
-    return widened(sharding.limited(setting) if limited and question.max_tokens is None else setting)
+    setting = sharding.by_rule(asked)
+    return widen(sharding.with_limit(setting) if limited and question.max_tokens is None else setting)
 
 
 def lengths_of(question: Question) -> Trace:

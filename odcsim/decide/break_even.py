@@ -18,11 +18,11 @@ from odcsim.balance import advised, standing_for
 from odcsim.cost import Cost
 from odcsim.decide import break_even_words, room, setting_words, sharding
 from odcsim.decide.answer import NOTABLE
-from odcsim.decide.asking import asked, read, setting_of
+from odcsim.decide.asking import question_by, read, setting_of
 from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.evaluate import Planner, least_trusted
 from odcsim.decide.remedies import misfits, remedies
-from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatches
 from odcsim.decide.words import BREAK_EVEN
 from odcsim.errors import InputError, nearest
 from odcsim.executors import simulation
@@ -172,7 +172,7 @@ class BreakEven(Glanced):
 def break_even(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> BreakEven:
     """How the speedup of on-demand over the best without it moves with one thing at a time: network, devices, model,
     minibatch, lengths, fixed cost. `words`: the other fields of a question, `devices=8`, and of its recipe."""
-    return find_break_even(read(asked({"trace": trace, "model": model, **words})))
+    return find_break_even(read(question_by({"trace": trace, "model": model, **words})))
 
 
 def find_break_even(question: Question, *, advance: Callable[[], None] = lambda: None) -> BreakEven:
@@ -184,7 +184,7 @@ def find_break_even(question: Question, *, advance: Callable[[], None] = lambda:
     def lead_at(given: Any) -> float | None:
         cost = isinstance(given, Cost)
         other = replace(usual, cost=given) if cost else setting_of(replace(question, **given), limited=False)
-        return lead(other if limited else sharding.limited(other))
+        return lead(other if limited else sharding.with_limit(other))
 
     curves = []
     for factor in factors(question, usual):
@@ -196,7 +196,7 @@ def find_break_even(question: Question, *, advance: Callable[[], None] = lambda:
 
 
 def plans(setting: Setting, plan: Planner = assign) -> BySide:
-    minibatches = drawn(setting)
+    minibatches = draw_minibatches(setting)
     return {side: [plan(setting, name, minibatches).schedules for name in names] for side, names in BALANCERS.items()}
 
 
@@ -288,7 +288,7 @@ def cv(trace: Trace) -> float:
 
 def regrets(setting: Setting) -> tuple[Regret, ...]:
     """What it costs to balance by the wrong weights: plans made by other people's costs, run at the true ones."""
-    minibatches, found = drawn(setting), []
+    minibatches, found = draw_minibatches(setting), []
     right = side_seconds(setting, minibatches)
     for name, (linear, quadratic) in WEIGHTS.items():
         some = []

@@ -15,7 +15,7 @@ from odcsim.catalog import fits
 from odcsim.decide import sharding, stock
 from odcsim.decide.evaluate import Pair, evaluate, listed
 from odcsim.decide.setting import Setting
-from odcsim.decide.unmeasured import run_of, widened
+from odcsim.decide.unmeasured import run_of, widen
 from odcsim.errors import InputError
 from odcsim.fitting.parts import SIGMAS, WRONG
 from odcsim.fitting.robust import MAD
@@ -106,14 +106,14 @@ def simulated(
 ) -> Simulated:
     """The way that ran, as far as somebody says it: the rest is what the trainer that they name runs fastest by itself,
     or `usual`, or else the reference."""
-    trainer = stock.known(setting.trainer)
+    trainer = stock.find(setting.trainer)
     if trainer is None:
         usual = usual or REFERENCE
         way = balancer or usual[0], sync or usual[1]
         if not named(way[0]).suits(sync_named(way[1])):
             raise InputError(f"{way[0]} under {way[1]}", fix="its counts differ between devices: --sync on-demand")
         return Simulated(setting, way)
-    every = stock.chosen(setting)
+    every = stock.choose(setting)
     fitting = [way for way in every if balancer in (None, way.balancer) and sync in (None, way.sync)]
     if not fitting:
         problem = f"{balancer or 'any balancer'} under {sync or 'any sync'} with --trainer {trainer.name}"
@@ -185,7 +185,7 @@ def by_rate(simulated: Simulated, tokens_per_second: float) -> Calibration:
 def reaching(setting: Setting, tokens_per_second: float) -> tuple[Setting, Calibration]:
     """The setting by seconds with which its usual way does so many tokens in a second, and how they were found."""
     found = by_rate(simulated(sharding.of_run(setting)), tokens_per_second)
-    return widened(replace(setting, cost=replace(setting.cost, profile=found.profile()))), found
+    return widen(replace(setting, cost=replace(setting.cost, profile=found.profile()))), found
 
 
 def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bool = False) -> Calibration:

@@ -11,7 +11,7 @@ from odcsim.catalog import fits
 from odcsim.decide import answer, answer_words, room, setting_words, stock
 from odcsim.decide.answer import FEW, Ends
 from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed
-from odcsim.decide.setting import Setting, assign, drawn
+from odcsim.decide.setting import Setting, assign, draw_minibatches
 from odcsim.decide.whole_run import WholeRun
 from odcsim.errors import InputError, unexpected
 from odcsim.executors import simulation
@@ -54,7 +54,7 @@ class Comparison(Glanced, Evaluation):
             raise InputError(f"no minibatch {minibatch}", fix=f"there are 0 to {self.setting.minibatches - 1}")
         pair = balancer, sync
         setting = self.stock[pair].setting if pair in self.stock else self.setting
-        file = assign(setting, balancer, [drawn(setting)[minibatch]]).sealed()
+        file = assign(setting, balancer, [draw_minibatches(setting)[minibatch]]).sealed()
         return simulation.simulate(file, room.under(setting.cost, sync), seed=setting.seed)
 
     def limit(self, row: Row) -> int:
@@ -93,9 +93,10 @@ class Comparison(Glanced, Evaluation):
     def _glance(self) -> Glance:
         known = summary.PRICED if any(row.dollars is not None for row in self.rows) else summary.FEW
         answered = any(row.one_sided for row in self.rows)
-        rows, told = (answer.told(self, answer.answer(self)), self.sentences()[:2]) if answered else (self.rows, [])
+        rows = answer.rows_to_show(self, answer.answer(self)) if answered else self.rows
+        told = self.sentences()[:2] if answered else []
         table = summary.table([self.spent(row) for row in summary.best_first(rows)], known)
-        about, detail = setting_words.named(self.setting), setting_words.asked(self.setting, limited=not self.stock)
+        about, detail = setting_words.named(self.setting), setting_words.question(self.setting, limited=not self.stock)
         return Glance("Comparison", about, told, *table, f"{detail}. {answer_words.basis(self)}")
 
     def as_json(self) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def compare(
 def _stock(setting: Setting, found: Evaluation, advance: Callable[[], None]) -> dict[Pair, Evaluation]:
     """What the trainer that was asked for runs by itself, each way by itself."""
     alone: dict[Pair, Evaluation] = {}
-    for way in stock.chosen(setting):
+    for way in stock.choose(setting):
         alone[way.pair] = evaluate(way.setting, [way.pair], memory_limit=found.memory_limit)
         advance()
     return alone

@@ -13,7 +13,7 @@ from odcsim import neighbours
 from odcsim.catalog.estimates import compute
 from odcsim.cost import Cost
 from odcsim.decide import room
-from odcsim.decide.setting import Drawn, Setting, assign, drawn_of
+from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatch
 from odcsim.decide.way import Way
 from odcsim.errors import InputError, misspelled
 from odcsim.executors import simulation
@@ -103,7 +103,8 @@ def evaluate(
     stride = max(1, GROUP // workers)
     groups = -(-len(ids) // stride)
     for first in range(0, len(ids), stride):
-        minibatches = [drawn_of(setting, one) for one in ids[first : first + stride]]  # all at once fill gigabytes
+        here = ids[first : first + stride]  # all at once fill gigabytes
+        minibatches = [draw_minibatch(setting, one) for one in here]
         tokens += [int(one.lengths.sum()) for one in minibatches]
         squares += [float(cost.model.squares(one.lengths).sum()) for one in minibatches]
         weights += [one.weights for one in minibatches]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from odcsim import catalog, profile
 from odcsim.decide import calibrate, setting_words
-from odcsim.decide.asking import asked, setting_of
+from odcsim.decide.asking import question_by, setting_of
 from odcsim.decide.calibrate import Calibration, Simulated
 from odcsim.decide.sharding import as_ran
 from odcsim.decide.words import FIT, paths_of
@@ -199,7 +199,7 @@ def _simulated(given: Mapping[str, Any], log: StepLog | None) -> Simulated:
     if sync is not None and sync not in SYNCS:
         raise InputError(f"--sync is {sync!r:.40}", fix=f"give one of {', '.join(SYNCS)}")
     run = {name: value for name, value in given.items() if name not in ("sync", "balancer")}
-    return calibrate.simulated(setting_of(as_ran(asked(run))), balancer, sync, usual)
+    return calibrate.simulated(setting_of(as_ran(question_by(run))), balancer, sync, usual)
 
 
 def _taken(given: Mapping[str, Any]) -> list[str]:

@@ -79,7 +79,7 @@ class Point:
 
     def setting(self) -> Setting:
         rest = {name: value for name, value in (self.words | self.files).items() if name not in LENGTHS}
-        return asking.setting_of(asking.asked({"trace": self.trace(), **rest}))
+        return asking.setting_of(asking.question_by({"trace": self.trace(), **rest}))
 
 
 @dataclass(frozen=True, slots=True)

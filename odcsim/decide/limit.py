@@ -21,7 +21,7 @@ EACH = 1.4  # times the limit before it
 SAME = 1.003  # times the best: a smaller limit that is as good leaves memory to spare
 
 
-def chosen(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:
+def choose(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:
     """The setting with its limit chosen, or as it is where the GPU's memory is not known or one sample fills it.
     `advance` is called once for each limit of a side that is done."""
     tried = limits(setting)

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 
 from odcsim.cost import Cost, Load
 from odcsim.decide import rl_words, setting_words, stock
-from odcsim.decide.asking import asked, read, setting_of
+from odcsim.decide.asking import question_by, read, setting_of
 from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.evaluate import costed, in_file, least_trusted
-from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatches
 from odcsim.decide.way import Way
 from odcsim.decide.words import RL
 from odcsim.errors import InputError, misspelled
@@ -178,7 +178,7 @@ def rl(
     except argparse.ArgumentTypeError as error:
         raise InputError(f"--generation-seconds holds '{generation_seconds:.40}': {error}", fix=TIME) from None
     around = Around(passes, critic, float(AMOUNT.check("generation_seconds", time, TIME)))
-    return predict_steps(read(asked({"trace": trace, "model": model, **words})), batch, around)
+    return predict_steps(read(question_by({"trace": trace, "model": model, **words})), batch, around)
 
 
 def predict_steps(
@@ -192,7 +192,7 @@ def predict_steps(
     """Of a question whose lengths are read. `advance` is called once for each deal and each run of one, as `count_work`
     counts them; `make_setting` is for who tells how far it is with that."""
     trace: Trace = question.trace
-    if (trainer := stock.known(question.trainer)) is not None:
+    if (trainer := stock.find(question.trainer)) is not None:
         stock.check(trace, question.recipe, trainer)
     if question.recipe.value("loss") == "chunked" and not question.profile:  # which says what ran
         question = replace(question, recipe=question.recipe.by(loss="policy"))
@@ -200,7 +200,7 @@ def predict_steps(
     check_drawn(batch.samples // batch.updates, count, trace.name)
     steps, prompts, size = draw_steps(trace, batch, question.seed)
     setting = make_setting(replace(question, trace=steps, minibatch=share, minibatches=count, in_order=True))
-    minibatches = drawn(setting)
+    minibatches = draw_minibatches(setting)
     # Prompts are what is drawn: siblings come together, and are alike.
     work = np.concatenate([one.weights for one in minibatches]).reshape(*prompts.shape, -1).sum(axis=2)
     file, siblings = in_file(trace, setting.cost), trace.siblings
@@ -347,7 +347,7 @@ OF_TRAINERS = (Dealer("slime", (MEETING,), "slime"), Dealer("nemo-rl", (MEETING,
 
 def dealers(trainer: str | None) -> tuple[Dealer, ...]:
     """All of them, with the rule of a trainer that was asked for."""
-    if (known := stock.known(trainer)) is None:
+    if (known := stock.find(trainer)) is None:
         return DEALERS
     names = [dealer.trainer for dealer in (*DEALERS, *OF_TRAINERS) if dealer.trainer]
     if known.name not in names:

@@ -45,7 +45,7 @@ class Site:
     def busy(self) -> float:
         """Devices that a minibatch can keep busy, on average: a sample is one device's, and the heaviest sets the
         pace."""
-        weights = [one.weights for one in self.plans.drawn(self.settings[0])]
+        weights = [one.weights for one in self.plans.draw(self.settings[0])]
         return float(sum(of.sum() for of in weights) / sum(of.max() for of in weights))
 
     def ways(self) -> list[Way]:
@@ -59,7 +59,7 @@ class Site:
         return found
 
     def _own(self, memory: float) -> Iterator[Way]:
-        if trainer := stock.known(self.question.trainer):
+        if trainer := stock.find(self.question.trainer):
             for setting, sync in product(self.settings, trainer.met):
                 if not lacking(trainer, setting.cost.recipe):
                     yield from stock.ways(setting, sync, memory)
@@ -82,7 +82,7 @@ def site(question: Question) -> Site:
     """Settings by recompute, and where there are several nodes by sharding. Where seconds are a fit to measurements,
     only what they can be derived for: beside them, estimates would compare two sources and not two ways."""
     recipe = question.recipe
-    if (trainer := stock.known(question.trainer)) is not None:
+    if (trainer := stock.find(question.trainer)) is not None:
         stock.check(question.trace, replace(recipe, recompute="full", sharding="full"), trainer)
 
     def setting(again: str, sharding: str) -> Setting:
@@ -126,7 +126,7 @@ def least_pace(site: Site, way: Way) -> float:
     for device, factor in way.cost.cluster.slow:
         slow[device] = factor
     at_once, fastest = sum(1 / factor for factor in slow), min(slow)
-    weights = [one.weights for one in site.plans.drawn(way.setting)[:FEW]]
+    weights = [one.weights for one in site.plans.draw(way.setting)[:FEW]]
     seconds = float(sum(max(of.sum() / at_once, of.max() * fastest) for of in weights))
     return seconds / site.plans.tokens(way.setting, FEW)
 

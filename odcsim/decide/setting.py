@@ -60,7 +60,7 @@ class Setting(Glanced, Terms):
 
     def _glance(self) -> Glance:
         about = f"{setting_words.named(self)}, {setting_words.sized(self)}"
-        return Glance("Setting", about, detail=setting_words.asked(self))
+        return Glance("Setting", about, detail=setting_words.question(self))
 
     def check(self) -> None:
         """Refuse a sample over the token limit, by name; or samples that stay together."""
@@ -154,11 +154,11 @@ class Drawn:
         return heaviest_first(self.weights, self.bundles[0])
 
 
-def drawn(setting: Setting) -> list[Drawn]:
-    return [drawn_of(setting, ids) for ids in setting.draw()]
+def draw_minibatches(setting: Setting) -> list[Drawn]:
+    return [draw_minibatch(setting, ids) for ids in setting.draw()]
 
 
-def drawn_of(setting: Setting, ids: NDArray[np.int64]) -> Drawn:
+def draw_minibatch(setting: Setting, ids: NDArray[np.int64]) -> Drawn:
     """The minibatch of these samples."""
     trace = setting.trace
     lengths = trace.take(ids)
@@ -171,7 +171,7 @@ def drawn_of(setting: Setting, ids: NDArray[np.int64]) -> Drawn:
 def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:
     """The schedules of one balancer. `advance` is called once for each minibatch that is done."""
     expect(setting, Setting, "question", "odcsim.ask")
-    return assign(setting, balancer, drawn(setting), advance=advance).sealed()
+    return assign(setting, balancer, draw_minibatches(setting), advance=advance).sealed()
 
 
 def assign(

@@ -42,7 +42,7 @@ def limit(setting: Setting) -> str:
     return f"at most {setting.limit:,} tokens in a microbatch{tried}"
 
 
-def asked(setting: Setting, *, limited: bool = True) -> str:
+def question(setting: Setting, *, limited: bool = True) -> str:
     """Not `limited`: a trainer's own rows have limits of their own."""
     cost, trace = setting.cost, setting.trace
     nodes = cost.cluster.nodes

@@ -27,10 +27,10 @@ from odcsim.schedule import Schedule
 USUAL = "the default between nodes; --sharding full is the alternative"
 
 
-def settled(setting: Setting) -> Setting:
+def by_rule(setting: Setting) -> Setting:
     """The setting with a sharding, and why it is that: the rule's, unless somebody chose one."""
     tokens = filled(setting.trace.fullest, setting.max_tokens, setting.device_tokens)
-    cost, why = chosen(setting.cost, tokens, setting.trace.longest, setting.trainer)
+    cost, why = choose(setting.cost, tokens, setting.trace.longest, setting.trainer)
     return replace(setting, cost=cost, sharded_by=why)
 
 
@@ -38,7 +38,7 @@ def of_schedules(cost: Cost, schedules: Sequence[Schedule], limit: int) -> tuple
     """The same of a file's schedules, which were made with that limit."""
     device = float(np.mean([one.sizes.sum() for one in schedules])) / cost.workers
     tokens = filled(max(one.fullest for one in schedules), limit, device)
-    return chosen(cost, tokens, max(int(one.sizes.max()) for one in schedules))
+    return choose(cost, tokens, max(int(one.sizes.max()) for one in schedules))
 
 
 def filled(fullest: int, limit: int, device: float) -> int:
@@ -47,7 +47,7 @@ def filled(fullest: int, limit: int, device: float) -> int:
     return max(fullest, min(limit, int(room.ENOUGH * device)))
 
 
-def chosen(cost: Cost, tokens: int, longest: int, trainer: str | None = None) -> tuple[Cost, str]:
+def choose(cost: Cost, tokens: int, longest: int, trainer: str | None = None) -> tuple[Cost, str]:
     """With a sharding, and the reason where there are several nodes and nobody chose. Microbatches are to hold so many
     tokens, of samples no longer than that."""
     if cost.recipe.sharding != BY_RULE:
@@ -63,7 +63,7 @@ def _against(cost: Cost, tokens: int, longest: int, trainer: str | None) -> str:
     if cost.cluster.gpus % (each := cost.cluster.devices_per_node):
         return f"hybrid is for whole nodes of {each} devices"
     hybrid, full = (cost.by(sharding=how) for how in ("hybrid", "full"))
-    known = stock.known(trainer)
+    known = stock.find(trainer)
     if known is not None and lacking(known, hybrid.recipe) != lacking(known, full.recipe):
         return f"{known.name}'s settings do not say hybrid"
 
@@ -80,15 +80,15 @@ def _against(cost: Cost, tokens: int, longest: int, trainer: str | None) -> str:
     return f"hybrid would take {capacity.sized(most)} of memory per device{tight}"
 
 
-def limited(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:
+def with_limit(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:
     """The setting with its limit chosen. Where hybrid is by the rule and has no room for full sharding's limit, seconds
     choose between the two as between limits: neither side is to lose much over its own best."""
-    ours = limit.chosen(setting, advance=advance)
+    ours = limit.choose(setting, advance=advance)
     if setting.sharded_by != USUAL:
         return ours
     full = of_run(setting)
     held, most = (max(limit.limits(one), default=0) for one in (setting, full))
-    if not held or most <= held or (theirs := limit.chosen(full)).limit <= held:
+    if not held or most <= held or (theirs := limit.choose(full)).limit <= held:
         return ours
     return _better(ours, theirs, held)
 

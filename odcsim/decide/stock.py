@@ -30,7 +30,7 @@ AIMED = 6  # limits of rows that are tried for the sake of the batch
 OTHER = 0.1  # of a batch's samples: rows that hold so many more or fewer are another batch
 
 
-def known(name: str | None) -> Neighbour | None:
+def find(name: str | None) -> Neighbour | None:
     """None for the engine, and where nobody asks for a trainer."""
     if name is None or name == ENGINE:
         return None
@@ -42,7 +42,7 @@ def known(name: str | None) -> Neighbour | None:
 
 def assumed(name: str | None) -> dict[str, str]:
     """Choices of a recipe that follow from the trainer, where nobody makes others."""
-    trainer = known(name)
+    trainer = find(name)
     return {} if trainer is None else dict(trainer.assumes)
 
 
@@ -51,10 +51,10 @@ def given_limit(setting: Setting) -> int:
     return 0 if setting.limits_tried else setting.max_tokens
 
 
-def chosen(setting: Setting) -> list[Way]:
+def choose(setting: Setting) -> list[Way]:
     """The fastest way of each rule of the setting's trainer under each sync, of what fits; what is tight, or does not
     fit, where nothing else is. None where nobody asks for a trainer."""
-    if (trainer := known(setting.trainer)) is None:
+    if (trainer := find(setting.trainer)) is None:
         return []
     limit, memory = given_limit(setting), setting.cost.cluster.memory_bytes or 0.0
     check(setting.trace, setting.cost.recipe, trainer)

@@ -52,12 +52,12 @@ def _token_length(lengths: NDArray[np.int64], counts: NDArray[Any]) -> float:
     return float((lengths * tokens).sum() / tokens.sum())
 
 
-def widened(setting: Setting) -> Setting:
+def widen(setting: Setting) -> Setting:
     """The setting, by a profile whose interval is as wide as what nobody measured of it makes it, and says why."""
-    return replace(setting, cost=widened_cost(setting.cost, run_of(setting), setting.trace.longest))
+    return replace(setting, cost=widen_cost(setting.cost, run_of(setting), setting.trace.longest))
 
 
-def widened_cost(cost: Cost, now: ProfileRun, longest: int) -> Cost:
+def widen_cost(cost: Cost, now: ProfileRun, longest: int) -> Cost:
     """`now`, `longest`: what is asked about, and tokens of its longest sample."""
     profile = cost.profile
     if profile.fidelity not in MEASURED or not (found := list(differences(cost, now, longest))):

@@ -6,7 +6,7 @@ from typing import Any
 from odcsim import balance, neighbours
 from odcsim.cost import Cost
 from odcsim.decide import room
-from odcsim.decide.setting import Drawn, Setting, assign, drawn
+from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatches
 from odcsim.executors import simulation
 from odcsim.neighbours.neighbour import Rule
 from odcsim.program import sync_named
@@ -91,12 +91,12 @@ class Plans:
     _drawn: dict[Any, list[Drawn]] = field(default_factory=dict, repr=False)
     _plans: dict[Any, ScheduleFile] = field(default_factory=dict, repr=False)
 
-    def drawn(self, setting: Setting) -> list[Drawn]:
+    def draw(self, setting: Setting) -> list[Drawn]:
         """With what their samples weigh by the setting's recipe, whatever the sharding."""
         key = replace(setting.cost.recipe, sharding="full"), setting.minibatch, setting.trace
         if key not in self._drawn:
             few = min(self.minibatches, setting.minibatches)
-            self._drawn[key] = drawn(replace(setting, minibatches=few))
+            self._drawn[key] = draw_minibatches(replace(setting, minibatches=few))
         return self._drawn[key]
 
     def of(self, way: Way, count: int, *, exactly: bool = True) -> ScheduleFile:
@@ -107,12 +107,12 @@ class Plans:
             recipe = replace(recipe, sharding="full")
         key = recipe, way.balancer, setting.limit, count, exactly, setting.each, setting.minibatch, setting.trace
         if key not in self._plans:
-            self._plans[key] = assign(setting, way.balancer, self.drawn(setting)[:count], exactly=exactly)
+            self._plans[key] = assign(setting, way.balancer, self.draw(setting)[:count], exactly=exactly)
         return self._plans[key]
 
     def tokens(self, setting: Setting, count: int) -> int:
         """Of the first minibatches."""
-        return sum(int(one.lengths.sum()) for one in self.drawn(setting)[:count])
+        return sum(int(one.lengths.sum()) for one in self.draw(setting)[:count])
 
     def screened(self, way: Way, count: int, *, exactly: bool = False) -> Floats:
         """Seconds of the first minibatches, which narrow a choice and are never printed."""

@@ -23,7 +23,7 @@ RUN = ("steps", "samples", *_SPENT.values())
 def steps(trace: Trace, epochs: float, global_batch: int, trainer: str | None = None) -> int:
     """Of the optimizer. An epoch's last one may have fewer samples: a trainer keeps it or drops it, and where nobody is
     named an epoch goes on in the next."""
-    size, known = trace.bundles.whole, stock.known(trainer)
+    size, known = trace.bundles.whole, stock.find(trainer)
     if known is None or known.ending == GOING_ON:
         return math.ceil(size * epochs / global_batch)
     each = -(-size // global_batch) if known.ending == KEPT else size // global_batch

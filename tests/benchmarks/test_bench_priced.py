@@ -91,7 +91,7 @@ def printed(folder, trainer, rule, sync, limit, lengths):
 def priced(folder, trainer, rule, sync, limit, lengths):
     """Seconds of each of an epoch's full steps."""
     setting = ask(lengths, "tiny", **asked(folder, trainer, limit))
-    own = {way.pair: way.setting for way in stock.chosen(setting)}[rule, sync]
+    own = {way.pair: way.setting for way in stock.choose(setting)}[rule, sync]
     full = own.trace.bundles.size // (own.minibatch * 2)
     schedules = plan(replace(own, minibatches=full), rule).schedules
     return simulation.makespans(schedules, room.under(own.cost, sync), seed=own.seed)

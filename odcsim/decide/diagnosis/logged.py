@@ -12,7 +12,7 @@ import numpy as np
 
 from odcsim import neighbours
 from odcsim.decide import calibrate, stock
-from odcsim.decide.asking import asked, setting_of
+from odcsim.decide.asking import question_by, setting_of
 from odcsim.decide.calibrate import Calibration
 from odcsim.decide.comparison import inputs
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, Changes, StepPart
@@ -64,7 +64,8 @@ def logged(sources: Sequence[str], given: Mapping[str, Any]) -> tuple[SeenRun, B
     profile = found.profile(Path(sources[0]).name)
     at = found.simulated.setting
     ran = evaluate(replace(at, cost=replace(at.cost, profile=profile)), [found.simulated.way])
-    base = setting_of(as_ran(asked({name: value for name, value in words.items() if name not in ("balancer", "sync")})))
+    asked = {name: value for name, value in words.items() if name not in ("balancer", "sync")}
+    base = setting_of(as_ran(question_by(asked)))
     base = replace(base, cost=replace(base.cost, profile=profile))
     run = _run(log, ran)
     _check(found, ran, sources[0])
@@ -141,7 +142,7 @@ def _changes(ran: Evaluation, base: Setting, step: float) -> Changes:
 
 def _own(ran: Evaluation, base: Setting) -> Iterator[TriedWay]:
     """What else the trainer runs by itself."""
-    for way in stock.chosen(base):
+    for way in stock.choose(base):
         found = evaluate(way.setting, [way.pair])
         if found.rows[0].pair != ran.rows[0].pair or way.setting.limit != ran.setting.limit:
             yield TriedWay(SETTING, own_way(way), found, _gain(ran, found))

@@ -12,7 +12,7 @@ import numpy as np
 from odcsim import catalog
 from odcsim.cluster import Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
-from odcsim.decide.asking import asked
+from odcsim.decide.asking import question_by
 from odcsim.decide.diagnosis import seconds
 from odcsim.decide.diagnosis.found import Breakdown
 from odcsim.decide.diagnosis.ran import RanDeals, dealt
@@ -106,7 +106,7 @@ def replay(run: SeenRun, found: Breakdown, words: Mapping[str, Any]) -> Replay:
     paces = {rank.rank: rank.pace for rank in found.ranks if rank.pace > SLOW}
     given = {name: value for name, value in words.items() if value is not None}
     deals = dealt(run, paces, int(given.get("seed", 0)))
-    question = as_ran(asked({**given, "trace": deals.trace, "devices": run.ranks}))
+    question = as_ran(question_by({**given, "trace": deals.trace, "devices": run.ranks}))
     model = catalog.model(question.model) if question.model else seconds.plain(run)
     known = _cost(run, deals, question, model, paces)
     terms = {name: getattr(question, name) for name in TERMS} | {"in_order": True, "minibatches": len(deals.places)}

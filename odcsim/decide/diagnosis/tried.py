@@ -133,14 +133,14 @@ def _filled(samples: Sequence[int], lengths: Sequence[int], most: int) -> list[t
 
 def _stock(replay: Replay) -> Iterator[TriedWay]:
     """What the trainer runs by itself, of batches drawn anew from the same samples."""
-    if stock.known(replay.setting.trainer) is None or replay.deals.whole:
+    if stock.find(replay.setting.trainer) is None or replay.deals.whole:
         return
     steps, beside = len(replay.deals.places), float(replay.beside.sum())
     asked = 0 if replay.fits and not replay.asked_limit else limits(replay)[0]
     again = steps * -(-ANEW // steps)
     anew = replace(replay.setting, stepped=False, in_order=False, minibatches=again, max_tokens=asked)
     try:
-        every = stock.chosen(anew)
+        every = stock.choose(anew)
     except InputError:
         return
     found = [(way, evaluate(way.setting, [way.pair])) for way in every]
@@ -211,7 +211,7 @@ def limits(replay: Replay) -> tuple[int, ...]:
         return (replay.asked_limit,)
     if replay.deals.whole or not replay.fits:
         return (ran,)
-    return tuple(sorted({ran, limit.chosen(setting).limit}))
+    return tuple(sorted({ran, limit.choose(setting).limit}))
 
 
 def _best(replay: Replay, effort: str, pairs: Sequence[Pair]) -> TriedWay:

@@ -207,7 +207,7 @@ def _setting(asked: PageQuestion) -> Setting:
     if asked.network:
         cluster = replace(setting.cost.cluster, nic_bandwidth=asked.network * 1e9 / 8)
         setting = replace(setting, cost=replace(setting.cost, cluster=cluster))
-    return sharding.limited(setting) if asked.limit is None else setting
+    return sharding.with_limit(setting) if asked.limit is None else setting
 
 
 @remembered(ROWS, lambda found, *_: len(found.lengths))

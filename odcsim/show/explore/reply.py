@@ -26,7 +26,7 @@ MOST = 16  # devices of a chart that follows a slider
 @dataclass(frozen=True, slots=True)
 class Reply:
     comparison: Comparison
-    basis: answer.Basis
+    basis: answer.Answer
 
     @property
     def advice(self) -> list[str]:

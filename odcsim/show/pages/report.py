@@ -6,7 +6,7 @@ from pathlib import Path
 
 from odcsim import plots
 from odcsim.decide import answer, answer_words, setting_words
-from odcsim.decide.answer import Basis
+from odcsim.decide.answer import Answer
 from odcsim.decide.answer_words import dollars_between, hours_between, spent_dollars, spent_hours
 from odcsim.decide.comparison import Comparison, inputs
 from odcsim.plots.gantt import idle
@@ -67,7 +67,7 @@ def _over(comparison: Comparison, epochs: float) -> Comparison:
     return replace(comparison, setting=replace(comparison.setting, epochs=epochs))
 
 
-def _opening(comparison: Comparison, reply: Basis) -> list[str]:
+def _opening(comparison: Comparison, reply: Answer) -> list[str]:
     """What to run, what it takes, how sure that is; then what on-demand gives. Figures are of the whole training run,
     where somebody asked for one."""
     badges = [f"seconds: {comparison.fidelity}"]
@@ -83,7 +83,7 @@ def _opening(comparison: Comparison, reply: Basis) -> list[str]:
     ]
 
 
-def advice(comparison: Comparison, reply: Basis) -> list[str]:
+def advice(comparison: Comparison, reply: Answer) -> list[str]:
     """What to run, how long, how much; how sure, by the interval of its seconds and that of its minibatches; and
     whether it fits."""
     chosen, setting, run = reply.chosen, comparison.setting, comparison.whole_run
@@ -109,7 +109,7 @@ def advice(comparison: Comparison, reply: Basis) -> list[str]:
     return [f"Run {chosen.name}: {size}. {takes}", *misfit, sure]
 
 
-def _figures(comparison: Comparison, reply: Basis) -> list[tuple[str, str]]:
+def _figures(comparison: Comparison, reply: Answer) -> list[tuple[str, str]]:
     """A few numbers to remember, each with what it is."""
     chosen, before = (comparison.spent(row) for row in (reply.chosen, reply.reference))
     for_steps = f"for {chosen.minibatches:,} optimizer steps"
@@ -134,7 +134,7 @@ def _figures(comparison: Comparison, reply: Basis) -> list[tuple[str, str]]:
     return figures
 
 
-def _rows(comparison: Comparison, reply: Basis) -> list[str]:
+def _rows(comparison: Comparison, reply: Answer) -> list[str]:
     """The rows that the answer names and the best of each sync, and behind a line to open all others."""
 
     def table(ordered: Sequence[Row], name: str) -> str:
@@ -148,7 +148,7 @@ def _rows(comparison: Comparison, reply: Basis) -> list[str]:
     return [first, page.folded(words, [table(others, "Every other row")])] if others else [first]
 
 
-def parted(comparison: Comparison, reply: Basis) -> tuple[list[Row], list[Row]]:
+def parted(comparison: Comparison, reply: Answer) -> tuple[list[Row], list[Row]]:
     """Those to choose from, and those that nobody would choose: both in order of speed, those that do not fit last."""
     ordered = summary.best_first(comparison.rows)
     best = {row.sync: row.pair for row in reversed(ordered)}
@@ -156,7 +156,7 @@ def parted(comparison: Comparison, reply: Basis) -> tuple[list[Row], list[Row]]:
     return [r for r in ordered if r.pair in few], [r for r in ordered if r.pair not in few]
 
 
-def _pair(comparison: Comparison, reply: Basis) -> list[str]:
+def _pair(comparison: Comparison, reply: Answer) -> list[str]:
     """What to run against what is run today, in the minibatch that idles as the table says; drawn to one scale."""
     chosen = reply.best if reply.chosen is reply.reference else reply.chosen
     pair = [row.pair for row in (reply.reference, chosen)]
@@ -193,7 +193,7 @@ def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
     ]
 
 
-def _memory(reply: Basis) -> list[str]:
+def _memory(reply: Answer) -> list[str]:
     """What the memory of the rows that count is for."""
     rows = {r.name: r.memory_terms for r in (reply.reference, reply.rival, reply.best) if r.memory_terms}
     if not rows:

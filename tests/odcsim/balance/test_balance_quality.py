@@ -14,7 +14,7 @@ from odcsim.balance import balance
 from odcsim.balance.balancer import Work
 from odcsim.balance.rules import lb_micro, lockstep, sorted_slice
 from odcsim.decide.asking import ask
-from odcsim.decide.setting import Setting, assign, cost_of, drawn, plan
+from odcsim.decide.setting import Setting, assign, cost_of, draw_minibatches, plan
 from odcsim.executors.simulation import usage
 from odcsim.recipe import recipe_of
 from odcsim.trace import Trace
@@ -131,7 +131,7 @@ def test_by_the_seconds_that_are_simulated_it_is_never_behind(
 def test_an_estimate_that_is_wrong_is_not_believed():
     """Two devices with short samples: by it sorting is ahead in minibatches in which it is not."""
     setting = ask("lognormal:median=200,sigma=0.8,max=2000", "r1-distill-qwen-1.5b", gpu="l40s", devices=2, minibatch=7)
-    roughly, exactly = (assign(setting, "sorted-slice", drawn(setting), exactly=it) for it in (False, True))
+    roughly, exactly = (assign(setting, "sorted-slice", draw_minibatches(setting), exactly=it) for it in (False, True))
     changed = [a != b for a, b in zip(roughly.schedules, exactly.schedules, strict=True)]
     assert 0 < sum(changed) < len(changed) / 2
     how = setting.cost.by(sync="deferred")

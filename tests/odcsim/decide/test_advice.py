@@ -76,7 +76,7 @@ def test_what_idles_is_counted():
     assert one.as_json()["idle"] == one.row.idle > 0.8
     assert one.as_json()["mfu"] == one.row.mfu < 0.01
     site = search.site(wish.on("h100", 64))
-    weights = site.plans.drawn(site.settings[0])[0].weights
+    weights = site.plans.draw(site.settings[0])[0].weights
     assert one.busy == pytest.approx(weights.sum() / weights.max())
 
 

@@ -82,7 +82,7 @@ def test_neither_side_loses_more_than_it_has_to(seed):
 
 def least_loss(setting, tried, seconds):
     """The most that a side loses over its own best limit is the least there is; of limits as good, the smallest."""
-    found = limit.chosen(setting)
+    found = limit.choose(setting)
     if len(tried) < 2:
         assert found == setting
         return
@@ -112,10 +112,10 @@ def test_many_samples_of_a_device_are_searched_as_well_by_fewer_minibatches(monk
     """Neither side loses anything to speak of by the quicker search, and each limit of a side is told once."""
     rough = ask(CHAT, "qwen3-0.6b", gpu="h100", devices=2, minibatch=4 * limit.MANY, minibatches=2, max_tokens=0)
     done = []
-    quick = limit.chosen(rough, advance=lambda: done.append(1))
+    quick = limit.choose(rough, advance=lambda: done.append(1))
     assert len(done) == len(SIDES) * quick.limits_tried > 4
     monkeypatch.setattr(limit, "MANY", 10**9)
-    slow = limit.chosen(rough)
+    slow = limit.choose(rough)
     for ours, best in zip(*(limit.seconds(one, [one.max_tokens]) for one in (quick, slow)), strict=True):
         assert ours[0] <= 1.003 * best[0]
 

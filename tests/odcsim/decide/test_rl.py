@@ -12,7 +12,7 @@ from odcsim import InputError, Trace, ask, catalog, compare, rl
 from odcsim import profile as profiles
 from odcsim.catalog import fits
 from odcsim.decide.rl import DEALERS, Around, RolloutBatch, draw_steps, forward, predict_step
-from odcsim.decide.setting import drawn
+from odcsim.decide.setting import draw_minibatches
 from odcsim.decide.way import Way
 from odcsim.flat import flattened
 from odcsim.results.intervals import apart
@@ -74,7 +74,7 @@ def setting(request):
 @pytest.mark.parametrize("dealer", DEALERS, ids=lambda d: d.name)
 def test_every_deal_is_complete(setting, dealer):
     """Each sample once, nothing over the limit; as many microbatches on each device where they meet."""
-    schedules = dealer.schedules(setting, drawn(setting), UPDATES)
+    schedules = dealer.schedules(setting, draw_minibatches(setting), UPDATES)
     assert len(schedules) == 6
     lengths = setting.trace.lengths.reshape(3, -1)
     for number, schedule in enumerate(schedules):
@@ -95,7 +95,7 @@ def test_every_deal_is_complete(setting, dealer):
 
 
 def deal(setting, name):
-    return next(d for d in DEALERS if d.name == name).schedules(setting, drawn(setting), UPDATES)
+    return next(d for d in DEALERS if d.name == name).schedules(setting, draw_minibatches(setting), UPDATES)
 
 
 @pytest.mark.parametrize("pair", [("padded", "collective"), ("rollout", "on-demand"), ("lb-mini", "on-demand")])
@@ -160,7 +160,7 @@ def test_on_one_device_a_forward_pass_is_the_forward_of_its_microbatches():
         for f in (p.forward, p.embed, p.head)
     )
     expected = 2 * (model.layers * layer + embed + head / 3)
-    schedules = DEALERS[1].schedules(one, drawn(one), 1)
+    schedules = DEALERS[1].schedules(one, draw_minibatches(one), 1)
     met, alone = (forward(one.cost.by(sync=sync), schedules, 1)[0] for sync in ("collective", "on-demand"))
     assert met == pytest.approx(expected, rel=0.02)
     assert alone == pytest.approx(met)

@@ -261,9 +261,9 @@ def test_of_each_rule_of_a_trainer_the_fastest_that_fits_is_its_row(seed, traine
             best[rule.balancer, sync] = min(some)
     if not best:
         with pytest.raises(InputError):
-            stock.chosen(setting)
+            stock.choose(setting)
         return
-    found = {way.pair: pace_by_hand(way) for way in stock.chosen(setting)}
+    found = {way.pair: pace_by_hand(way) for way in stock.choose(setting)}
     assert found == pytest.approx(best)
 
 

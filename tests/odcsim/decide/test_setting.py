@@ -14,7 +14,7 @@ from odcsim.balance.refine import scenarios
 from odcsim.catalog import fits
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
-from odcsim.decide.setting import cost_of, drawn
+from odcsim.decide.setting import cost_of, draw_minibatches
 from odcsim.decide.whole_run import steps
 from odcsim.profile import Timing
 from odcsim.reading import limits
@@ -87,7 +87,8 @@ def test_a_limit_a_cluster_file_and_a_profile_have_their_source(tmp_path):
 @settings(max_examples=15)
 @given(st.lists(st.integers(1, 9), min_size=24, max_size=40))
 def test_a_minibatch_is_sorted_as_every_balancer_sorts_it(lengths):
-    [minibatch] = drawn(replace(ask(trace(lengths), MODEL, gpu="a100", devices=4, minibatch=6), minibatches=1))
+    setting = ask(trace(lengths), MODEL, gpu="a100", devices=4, minibatch=6)
+    [minibatch] = draw_minibatches(replace(setting, minibatches=1))
     unsure = scenarios(minibatch.linear, minibatch.quadratic)
     work = Work(minibatch.lengths, minibatch.weights, 4, 20, unsure)
     for balancer in balance.BALANCERS:
@@ -175,7 +176,7 @@ def test_attention_is_that_of_each_sample_and_not_of_the_bundle():
     trace = paired([2] * 12, [4000] * 24)
     setting = ask(trace, "nano", max_tokens=8000, **WORDS)
     linear, quadratic = (of.sum() for of in setting.cost.sample_parts(trace.lengths[:2]))
-    first = drawn(setting)[0]
+    first = draw_minibatches(setting)[0]
     assert first.weights[0] == pytest.approx(linear + quadratic)
     row = evaluate(setting, [("native", "collective")]).rows[0]
     samples = replace(setting, trace=Trace("s", trace.lengths), minibatch=6)

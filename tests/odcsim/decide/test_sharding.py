@@ -7,7 +7,7 @@ import pytest
 
 from odcsim import ask, compare, load, network
 from odcsim.decide import limit, room, sharding
-from odcsim.decide.asking import asked, setting_of
+from odcsim.decide.asking import question_by, setting_of
 from odcsim.decide.comparison import fixed
 from odcsim.program import SIDES
 from odcsim.recipe import BY_RULE, Recipe
@@ -69,7 +69,7 @@ def test_no_side_takes_what_is_worse_for_it_than_full_at_the_edges_of_memory(mod
             need = room.needed(room.under(cost.by(sharding=how), side), tokens, longest).total
             for memory in (least + byte for least in (need, need / capacity.FILLED) for byte in (-1, 1)):
                 on = replace(cost, cluster=replace(cost.cluster, memory_bytes=memory))
-                ours, theirs = sharding.chosen(on, tokens, longest)[0], on.by(sharding="full")
+                ours, theirs = sharding.choose(on, tokens, longest)[0], on.by(sharding="full")
                 chosen.add(ours.recipe.sharding)
                 for each in SIDES:
                     assert level(ours, each) <= level(theirs, each), (how, side, memory, each)
@@ -82,7 +82,7 @@ def level(cost, side):
 
 
 def test_a_run_that_exists_is_taken_to_have_been_full():
-    question = asked({"trace": TRACE, "model": "qwen3-8b", "devices": 16, **SMALL})
+    question = question_by({"trace": TRACE, "model": "qwen3-8b", "devices": 16, **SMALL})
     assert setting_of(sharding.as_ran(question)) == setting(sharding="full")
     assert sharding.of_run(setting()) == setting(sharding="full")
     said = replace(question, recipe=Recipe(sharding="hybrid"))
@@ -120,9 +120,9 @@ def test_no_side_is_left_behind_by_the_room_that_the_rule_leaves_it(gpu, devices
 
 def sides(gpu, devices, nic, how):
     known = {"trace": SQUEEZED[0], "model": SQUEEZED[1], "recipe": Recipe(sharding=how)}
-    one = setting_of(asked(known | TIGHT | {"gpu": gpu, "devices": devices}), limited=False)
+    one = setting_of(question_by(known | TIGHT | {"gpu": gpu, "devices": devices}), limited=False)
     cluster = replace(one.cost.cluster, nic_bandwidth=nic) if nic else one.cost.cluster
-    found = sharding.limited(replace(one, cost=replace(one.cost, cluster=cluster)))
+    found = sharding.with_limit(replace(one, cost=replace(one.cost, cluster=cluster)))
     return [seconds[0] for seconds in limit.seconds(found, [found.limit])]
 
 

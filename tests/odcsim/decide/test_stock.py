@@ -27,7 +27,7 @@ def asked(trainer, **more):
 
 @pytest.mark.parametrize(("trainer", "limit"), [*((t, None) for t in TRAINERS), ("trl", 9000), ("accelerate", 9000)])
 def test_every_way_of_a_trainer_is_a_schedule_of_equal_counts_within_its_limit(trainer, limit):
-    found = stock.chosen(asked(trainer, max_tokens=limit))
+    found = stock.choose(asked(trainer, max_tokens=limit))
     assert {way.sync for way in found} <= set(TRAINERS[trainer].met)
     for way in found:  # of one microbatch gradients leave at once, and nothing is deferred
         assert way.sync == "collective" or way.setting.minibatch > max(1, way.setting.each)
@@ -51,7 +51,7 @@ def test_every_way_of_a_trainer_is_a_schedule_of_equal_counts_within_its_limit(t
 def test_rows_are_as_long_as_the_batch_needs_them(trainer, batch):
     """No batch falls between the limits that are tried, where memory has room for those that fit it."""
     setting = ask("sharegpt", "qwen3-8b", truncate=8000, gpu="h100", devices=8, global_batch=batch, trainer=trainer)
-    packed = [way for way in stock.chosen(setting) if way.rule.rows]
+    packed = [way for way in stock.choose(setting) if way.rule.rows]
     assert packed
     assert all(abs(way.samples / batch - 1) <= stock.OTHER for way in packed)
 
@@ -66,7 +66,7 @@ def test_the_answer_is_the_best_that_the_trainer_runs():
 
 def test_pairs_are_not_packed_and_rows_that_are_another_batch_left_out():
     setting = ask(PAIRS, "qwen3-0.6b", trainer="trl", **WORDS)
-    assert {way.balancer for way in stock.chosen(setting)} <= {IN_PADDED, IN_BATCHES}
+    assert {way.balancer for way in stock.choose(setting)} <= {IN_PADDED, IN_BATCHES}
     words = WORDS | {"minibatch": 2, "minibatches": 4}
     assert all(row.balancer != "packed" for row in compare(ask(LONG, "qwen3-0.6b", trainer="trl", **words)).rows)
 

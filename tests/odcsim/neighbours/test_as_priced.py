@@ -45,7 +45,7 @@ def priced(trainer, rule, sync):
     """The plan of an epoch's full steps; which sample of the dataset each number in it stands for; and all steps."""
     asked = dict(zip(("max_tokens", "global_batch"), ASKED[rule], strict=True))
     setting = ask(LENGTHS, "nano", gpu="h100", devices=DEVICES, in_order=True, trainer=trainer, **asked)
-    ways = {way.pair: way for way in stock.chosen(setting)}
+    ways = {way.pair: way for way in stock.choose(setting)}
     own = ways[rule, sync]
     batch, trace = own.setting.minibatch * DEVICES, own.setting.trace
     whole = replace(own.setting, minibatches=trace.bundles.size // batch)

@@ -8,7 +8,7 @@ import odcsim
 from odcsim.cost import Cost, Load
 from odcsim.decide import room
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, RankFound, StepPart
-from odcsim.decide.setting import assign, drawn
+from odcsim.decide.setting import assign, draw_minibatches
 from odcsim.executors import simulation
 from odcsim.fitting.measurements import Transfer
 from odcsim.observed.run import RanMicrobatch, RanStep, SeenRun
@@ -46,8 +46,8 @@ def transfers(cost: Cost, devices: int):
 def run_of(setting, sync="collective", balancer="native", *, rests="lengths", beside=0.0, pads=False):
     """What is seen of a run of this setting. `beside`: seconds of each step that its data loader takes."""
     cost = room.under(setting.cost, sync)
-    schedules = assign(setting, balancer, drawn(setting)).schedules
-    bare = assign(setting, "batches", drawn(setting)).schedules if pads else schedules
+    schedules = assign(setting, balancer, draw_minibatches(setting)).schedules
+    bare = assign(setting, "batches", draw_minibatches(setting)).schedules if pads else schedules
     spans = simulation.usage(schedules, cost, seed=setting.seed).makespan + beside
     every = computed(cost, schedules)
     steps = []
@@ -83,7 +83,7 @@ def found_of(run, paces=(), **by_step):
 def truly(setting, balancer, sync, max_tokens=0):
     """Seconds of each step in which another way deals it, on the true cost."""
     at = replace(setting, max_tokens=max_tokens or setting.max_tokens)
-    schedules = assign(at, balancer, drawn(setting)).schedules
+    schedules = assign(at, balancer, draw_minibatches(setting)).schedules
     return simulation.usage(schedules, room.under(at.cost, sync), seed=at.seed).makespan
 
 

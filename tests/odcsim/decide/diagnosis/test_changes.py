@@ -20,7 +20,7 @@ from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.decide.diagnosis.replay import replay
 from odcsim.decide.diagnosis.told import answer, worth
 from odcsim.decide.evaluate import evaluate
-from odcsim.decide.setting import assign, drawn
+from odcsim.decide.setting import assign, draw_minibatches
 from odcsim.executors import simulation
 from odcsim.observed import files, timelines
 from odcsim.observed.run import Met
@@ -197,7 +197,7 @@ def test_fuller_microbatches_take_what_they_really_take_and_a_row_is_what_the_ev
         [row] = evaluate(replace(again, max_tokens=way.max_tokens), [(way.balancer, way.sync)]).rows
         assert way.row == {"max_tokens": way.max_tokens} | row.as_json()
     fuller = way_of(found, EFFORTS[0])
-    schedules = assign(setting, "native", drawn(setting)).schedules
+    schedules = assign(setting, "native", draw_minibatches(setting)).schedules
     full = [tried._fuller(one, fuller.max_tokens, meets=True) for one in schedules]
     assert fuller.max_tokens > setting.limit
     true = simulation.usage(full, room.under(setting.cost, "collective"), seed=setting.seed).makespan.sum()

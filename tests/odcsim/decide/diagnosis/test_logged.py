@@ -73,7 +73,7 @@ def test_a_step_takes_what_was_logged_whatever_is_drawn(tmp_path):
 def test_padding_is_a_part_of_its_own(tmp_path):
     """Rows of torchtitan are filled up to the limit."""
     run = true(trainer="torchtitan", minibatch=9)
-    [way] = stock.chosen(run)
+    [way] = stock.choose(run)
     path, _ = log_of(tmp_path, way.setting, way.pair)
     _, found, _ = logged([path], RUN | {"trainer": "torchtitan", "minibatch": 9})
     full = way.setting.trace.bundles.mean / way.setting.limit
