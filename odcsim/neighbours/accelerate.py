@@ -13,14 +13,12 @@ from odcsim.neighbours.neighbour import (
     Neighbour,
     Rule,
     Settings,
-    carried,
-    optimizer,
 )
 
 
 def settings(row: ChosenRow) -> Settings:
     settings: Settings = {
-        **carried(row, "--model_name_or_path", "--num_train_epochs"),
+        **row.model_and_epochs("--model_name_or_path", "--num_train_epochs"),
         "--per_device_train_batch_size": (row.each or 1) if row.sync.meets else row.minibatch,
         "--gradient_accumulation_steps": row.accumulated if row.sync.meets else 1,
         "--gradient_checkpointing": row.recipe.recompute != "none",
@@ -28,7 +26,7 @@ def settings(row: ChosenRow) -> Settings:
     }
     if row.met_each:
         settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
-    return settings | optimizer("--optim", row)
+    return settings | row.optimizer("--optim")
 
 
 ACCELERATE = Neighbour(

@@ -14,8 +14,6 @@ from odcsim.neighbours.neighbour import (
     Neighbour,
     Rule,
     Settings,
-    carried,
-    optimizer,
 )
 from odcsim.neighbours.packing import Rows, first_fit
 
@@ -27,7 +25,7 @@ def settings(row: ChosenRow) -> Settings:
     rows = {"sequence_len": row.max_tokens, "sample_packing": True, "pad_to_sequence_len": False}
     flat = {"sequence_len": row.longest or row.max_tokens, "sample_packing": False, "batch_flattening": True}
     settings: Settings = {
-        **carried(row, "base_model", "num_epochs"),
+        **row.model_and_epochs("base_model", "num_epochs"),
         **(flat if row.each else rows),
         "attn_implementation": "flash_attention_2",
         "micro_batch_size": row.each or 1,
@@ -46,7 +44,7 @@ def settings(row: ChosenRow) -> Settings:
         settings |= {"dp_shard_size": row.per_node, "dp_replicate_size": row.nodes}
     if row.recipe.lora:
         settings |= {"adapter": "lora", "lora_r": row.recipe.lora}
-    return settings | optimizer("optimizer", row)
+    return settings | row.optimizer("optimizer")
 
 
 def rows(lengths: Sequence[int], limit: int) -> Rows:

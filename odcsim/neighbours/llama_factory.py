@@ -15,8 +15,6 @@ from odcsim.neighbours.neighbour import (
     Neighbour,
     Rule,
     Settings,
-    carried,
-    optimizer,
 )
 from odcsim.neighbours.packing import Rows, knapsacks
 
@@ -24,7 +22,7 @@ from odcsim.neighbours.packing import Rows, knapsacks
 def settings(row: ChosenRow) -> Settings:
     packing = not row.each
     settings: Settings = {
-        **carried(row, "model_name_or_path", "num_train_epochs"),
+        **row.model_and_epochs("model_name_or_path", "num_train_epochs"),
         "cutoff_len": row.max_tokens if packing else row.longest or row.max_tokens,
         "packing": packing,
         "neat_packing": packing,
@@ -37,7 +35,7 @@ def settings(row: ChosenRow) -> Settings:
         settings["accelerator_config"] = EACH_BATCH
     if row.recipe.lora:
         settings |= {"finetuning_type": "lora", "lora_rank": row.recipe.lora}
-    return settings | optimizer("optim", row)
+    return settings | row.optimizer("optim")
 
 
 def rows(lengths: Sequence[int], limit: int) -> Rows:

@@ -96,6 +96,16 @@ class ChosenRow:
         """Whether devices meet for the gradients of each of several microbatches."""
         return self.sync.meets and self.sync.push_every_microbatch and self.accumulated > 1
 
+    def model_and_epochs(self, model: str, epochs: str = "") -> Settings:
+        """The model, where it is a name or folder that can be loaded, and epochs, where somebody asked for some."""
+        known: Settings = {model: self.model} if "/" in self.model and not self.model.endswith(".json") else {}
+        return known | ({epochs: f"{self.epochs:g}"} if epochs and self.epochs else {})
+
+    def optimizer(self, name: str) -> Settings:
+        """What transformers calls it, where another than its usual one is meant."""
+        known = OPTIMIZERS.get(self.recipe.optimizer)
+        return {name: known} if known else {}
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -139,12 +149,6 @@ class Neighbour:
         return self.rules or (Rule(self.name, self.rule),)
 
 
-def carried(row: ChosenRow, model: str, epochs: str = "") -> Settings:
-    """The model, where it is a name or folder that can be loaded, and epochs, where somebody asked for some."""
-    known: Settings = {model: row.model} if "/" in row.model and not row.model.endswith(".json") else {}
-    return known | ({epochs: f"{row.epochs:g}"} if epochs and row.epochs else {})
-
-
 def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """Choices that not every trainer's settings say: as `knows` has each, as a command line does, and in words, which
     a row has of those that some trainer knows."""
@@ -169,9 +173,3 @@ def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 def lacking(trainer: Neighbour, recipe: Recipe) -> list[str]:
     """Choices of a recipe that the trainer's settings do not say, as a command line has them."""
     return [flag for name, flag, _ in unusual(recipe) if name not in trainer.knows]
-
-
-def optimizer(name: str, row: ChosenRow) -> Settings:
-    """What transformers calls it, where another than its usual one is meant."""
-    known = OPTIMIZERS.get(row.recipe.optimizer)
-    return {name: known} if known else {}

@@ -4,14 +4,14 @@ First fit decreasing by tokens, bins a multiple of the devices and dealt in turn
 """
 
 from odcsim.balance.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, PLAIN, ChosenRow, Neighbour, Settings, carried
+from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, PLAIN, ChosenRow, Neighbour, Settings
 from odcsim.neighbours.packing import first_fit_decreasing
 
 
 def settings(row: ChosenRow) -> Settings:
     """Packs and dynamic batches exclude each other."""
     settings: Settings = {
-        **carried(row, "policy.model_name"),
+        **row.model_and_epochs("policy.model_name"),
         "cluster.num_nodes": row.nodes,
         "cluster.gpus_per_node": row.per_node,
         "grpo.num_prompts_per_step": row.prompts,

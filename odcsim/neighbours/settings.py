@@ -10,7 +10,7 @@ from typing import Any
 from odcsim import catalog
 from odcsim.errors import InputError, nearest
 from odcsim.neighbours import TRAINERS
-from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour, Settings, carried, unusual
+from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour, Settings, unusual
 from odcsim.program import SYNCS
 from odcsim.recipe import CHOICES, KERNELS, recipe_of
 from odcsim.results import capacity
@@ -207,7 +207,7 @@ def _notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
     yield f"names as in {trainer.source}{' and DPOConfig' if row.pairs else ''}"
     if row.data:
         yield f"lengths were those of {row.data}: train on that dataset"
-    if row.model and not carried(row, "model"):
+    if row.model and not row.model_and_epochs("model"):
         yield f"the model is {row.model}, by the catalogue's name: name its weights as well"
     if row.sync.meets:
         rule = next((rule.says for rule in trainer.own if rule.balancer == row.balancer), trainer.rule)

@@ -1,13 +1,13 @@
 """slime: reinforcement learning on Megatron."""
 
 from odcsim.balance.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, GOING_ON, ChosenRow, Neighbour, Settings, carried
+from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, GOING_ON, ChosenRow, Neighbour, Settings
 from odcsim.neighbours.verl import differenced
 
 
 def settings(row: ChosenRow) -> Settings:
     settings: Settings = {
-        **carried(row, "--hf-checkpoint"),
+        **row.model_and_epochs("--hf-checkpoint"),
         "--actor-num-nodes": row.nodes,
         "--actor-num-gpus-per-node": row.per_node,
         "--rollout-batch-size": row.prompts,

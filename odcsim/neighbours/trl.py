@@ -18,8 +18,6 @@ from odcsim.neighbours.neighbour import (
     Neighbour,
     Rule,
     Settings,
-    carried,
-    optimizer,
 )
 from odcsim.neighbours.packing import Row, best_fit
 
@@ -30,7 +28,7 @@ def settings(row: ChosenRow) -> Settings:
     """On demand the mixin takes the samples of a step as they are, and its own `max_tokens` limits a microbatch."""
     packing = row.sync.meets and not row.each
     settings: Settings = {
-        **carried(row, "--model_name_or_path", "--num_train_epochs"),
+        **row.model_and_epochs("--model_name_or_path", "--num_train_epochs"),
         **({} if row.pairs else {"--packing": packing}),
         "--max_length": row.max_tokens if packing else row.longest or row.max_tokens,
         "--per_device_train_batch_size": (row.each or 1) if row.sync.meets else row.minibatch,
@@ -42,7 +40,7 @@ def settings(row: ChosenRow) -> Settings:
         settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
     if row.recipe.lora:
         settings |= {"--use_peft": None, "--lora_r": row.recipe.lora}
-    return settings | optimizer("--optim", row)
+    return settings | row.optimizer("--optim")
 
 
 def deal(work: Work) -> Deal:

@@ -12,7 +12,7 @@ import numpy as np
 from odcsim.balance.balancer import Deal, Work
 from odcsim.balance.pack import fewest, pack
 from odcsim.balance.partition import differencing_equal, listed
-from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings, carried
+from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings
 from odcsim.neighbours.packing import Rows
 from odcsim.schedule import Schedule
 
@@ -23,7 +23,7 @@ def settings(row: ChosenRow) -> Settings:
     """Its minibatch is of prompts, each of which stands for rollout.n samples; a batch that is as large is one step."""
     actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
     settings: Settings = {
-        **carried(row, "actor_rollout_ref.model.path", "trainer.total_epochs"),
+        **row.model_and_epochs("actor_rollout_ref.model.path", "trainer.total_epochs"),
         "trainer.nnodes": row.nodes,
         "trainer.n_gpus_per_node": row.per_node,
         "trainer.balance_batch": True,
