@@ -11,9 +11,21 @@ from hypothesis import strategies as st
 
 import odcsim
 from odcsim import Trace
+from odcsim.cost import Cost
 from odcsim.decide import break_even
 from odcsim.decide.asking import setting_of
-from odcsim.decide.break_even import MINIBATCHES, WEIGHTS, Curve, Spot, cv, find_break_even, lead, regrets, stretch
+from odcsim.decide.break_even import (
+    MINIBATCHES,
+    WEIGHTS,
+    Curve,
+    Spot,
+    cv,
+    factors,
+    find_break_even,
+    lead,
+    regrets,
+    stretch,
+)
 from odcsim.question import Question
 from odcsim.recipe import Recipe
 
@@ -73,6 +85,33 @@ def test_at_a_crossing_the_answer_changes(made):
         return lead(replace(usual, cost=replace(usual.cost, cluster=cluster)))
 
     assert with_network(at / 1.3) < break_even.NOTABLE < with_network(at * 1.3)
+
+
+HAS = {
+    "devices": lambda setting: setting.cost.cluster.gpus,
+    "model size": lambda setting: setting.cost.model.parameters / 1e9,
+    "minibatch": lambda setting: setting.minibatch,
+    "length variation": lambda setting: cv(setting.trace),
+    "network": lambda setting: round(setting.cost.cluster.nic_bandwidth * 8 / 1e9),
+    "fixed cost of a microbatch": lambda setting: setting.cost.profile.overhead + setting.cost.profile.microbatch,
+}
+
+
+def test_where_one_thing_is_changed_the_question_has_that_value_however_its_batch_was_asked_for():
+    asked = replace(ASKED, minibatch=None, global_batch=64)
+    usual = setting_of(asked, limited=False)
+    profile = replace(usual.cost.profile, overhead=0.004, microbatch=0.006)
+    usual = replace(usual, cost=replace(usual.cost, profile=profile))
+    every = factors(asked, usual)
+    assert {factor.name for factor in every} == {*HAS}
+    for factor in every:
+        has = HAS[factor.name]
+        assert has(usual) == pytest.approx(factor.here)
+        for value, other in factor.values:
+            cost = isinstance(other, Cost)
+            if factor.name != "devices" or not 64 % value:  # samples of a batch that divide
+                setting = replace(usual, cost=other) if cost else setting_of(replace(asked, **other), limited=False)
+                assert has(setting) == pytest.approx(value)
 
 
 @given(st.lists(st.none() | st.floats(0.5, 2), min_size=1, max_size=8), st.booleans())
