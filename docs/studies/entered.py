@@ -3,6 +3,7 @@
 python docs/studies/entered.py [--list]
 """
 
+import argparse
 import contextlib
 import io
 import sys
@@ -41,9 +42,12 @@ def entered() -> Counter[tuple[str, str]]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="also print the functions of each file")
+    args = parser.parse_args()
     found = entered()
     files = Counter(file for file, _ in found)
-    if "--list" in sys.argv:
+    if args.list:
         for file, count in files.most_common():
             print(f"{count:>4}  {file}: {', '.join(sorted(name for of, name in found if of == file))}")
     print(f"{len(found)} functions in {len(files)} files, {sum(found.values()):,} calls")
