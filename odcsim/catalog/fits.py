@@ -17,7 +17,7 @@ from odcsim.cluster import GPU
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.option import flag
-from odcsim.profile import Profile, ProfileBelow
+from odcsim.profile import Polynomial, Profile, ProfileBelow
 from odcsim.recipe import CHOICES, USUAL, Recipe
 
 
@@ -28,6 +28,12 @@ def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None,
     """
     if path is not None:
         profile = profiles.read(path)
+        computed = (profile.forward, profile.backward, profile.head, profile.embed)
+        if set(computed) == {Polynomial()} and not (profile.microbatch or profile.overhead):
+            fix = (
+                "give seconds to at least one kind of compute"  # else nothing takes any time, and no row leads another
+            )
+            raise InputError("no seconds of any compute", where=path, fix=fix)
         _check_recipe(profile, recipe, path)
         if profile.factor and gpu and catalog.known_as(gpu) != profile.gpu.lower():
             fix = f"ask for {profile.gpu}, or measure {gpu.name}"

@@ -1,5 +1,7 @@
 """What people mistype: one line, exit status 2, nothing written. The lines are in tests/approved."""
 
+import json
+
 import pytest
 
 from odcsim.cli import main
@@ -9,6 +11,11 @@ FILES = {
     "cut.json": b'[{"length": 5}, {"leng', "deep.json": b"[" * 100_000, "utf16.csv": "length\n5\n".encode("utf-16"),
     "cut.toml": b"nic_gbit_s = ", "cut.json.gz": b"\x1f\x8b\x08\x00",
     "profile.json": b'{"format": "odcsim profile", "version": 99}',
+    # Of seconds that are all nothing no row leads another.
+    "zero.json": json.dumps({
+        "format": "odcsim profile", "version": 1, "model": "qwen3-0.6b", "gpu": "h100", "fidelity": "calibrated",
+        "origin": "nothing", "forward": {}, "backward": {}, "head": {}, "embed": {},
+    }).encode(),
     # None of these steers the terminal.
     "red.csv": b"\x1b[31mid,\x07text\n1,2\n", "title.csv": b"length\n\x1b]0;title\x07\n",
     "keys.json": b'{"\\u009b2J\\u202e": [1]}',
@@ -31,6 +38,12 @@ COMPARED = [
     "--minibatches 999999999999", "--devices 999999999999", "--profile profile.json", "--cluster cut.toml",
     "--modle y", "--minibach=3",
 ]  # fmt: skip
+NOTHING = "lengths.csv --model qwen3-0.6b --devices 1 --profile zero.json"
+WRONG += [
+    f"compare {NOTHING} --minibatch 2", f"rl {NOTHING} --prompts 2 --rollouts 2", f"break-even {NOTHING} --minibatch 2",
+    f"balance {NOTHING} --minibatch 2 --balancer lb-mini -o p.jsonl",
+    "advise lengths.csv --model qwen3-0.6b --gpus h100 --devices 1 --global-batch 4 --profile zero.json",
+]  # fmt: skip
 WRONG += [f"compare lengths.csv SETTING {words}" for words in COMPARED]
 
 
@@ -51,4 +64,5 @@ def test_a_mistake_is_one_line_and_leaves_nothing(words, tmp_path, monkeypatch, 
     (line,) = printed.err.splitlines()
     assert line.startswith("odcsim")
     assert line.isprintable()
+    assert ("zero.json: no seconds of any compute" in line) == ("zero.json" in words)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
