@@ -95,9 +95,7 @@ def misfit(comparison: "Comparison") -> str:
 def print_rows(comparison: "Comparison", swept: "Swept", *, as_csv: bool) -> None:
     """For programs."""
     if as_csv:
-        from odcsim.cli import csvs
-
-        csvs.print_rows([comparison, *(other for _, other in swept)])
+        options.write_csv(row for one in (comparison, *(other for _, other in swept)) for row in one.records())
         return
     content = comparison.as_json()
     if swept:

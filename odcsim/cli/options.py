@@ -4,8 +4,8 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
 
 from odcsim.decide.words import Words
 from odcsim.option import BATCH, DATA, LENGTH, MACHINES, POSITIVE, ROWS, STEP, values_of
@@ -127,6 +127,18 @@ def tell_cutoff(trace: "Trace", at: int | None) -> None:
 def print_json(content: Any) -> None:
     """JSON knows no number that is not finite: a share of nothing, say, is null."""
     print(json.dumps(_finite(content), indent=2, allow_nan=False))
+
+
+def write_csv(rows: Iterable[Mapping[str, Any]], out: TextIO | None = None) -> None:
+    """Rows as their JSON has them: a line for each, a column for each of its figures. Printed, or written to `out`."""
+    import csv
+
+    from odcsim.support import tables
+
+    lines = [tables.flat(row) for row in rows]
+    writer = csv.DictWriter(out or sys.stdout, tables.names(lines), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
 
 
 def _finite(value: Any) -> Any:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odcsim.cli import options
+
 if TYPE_CHECKING:
     from odcsim.timeline import Timeline
 
@@ -53,7 +55,6 @@ def _tell(path: str) -> None:
 def _write_steps(timelines: "Sequence[Timeline]", args: argparse.Namespace) -> None:
     import io
 
-    from odcsim.cli.csvs import write_lines
     from odcsim.results.metrics import steps
     from odcsim.support.files import write_text
 
@@ -61,6 +62,6 @@ def _write_steps(timelines: "Sequence[Timeline]", args: argparse.Namespace) -> N
     alike = len(set(titles)) < len(titles)
     runs = [f"{title} ({path})" if alike else title for title, path in zip(titles, args.timelines, strict=True)]
     lines = [line for t, run in zip(timelines, runs, strict=True) for line in steps(t, run)]
-    write_lines(lines, out := io.StringIO())
+    options.write_csv(lines, out := io.StringIO())
     write_text(Path(args.steps), out.getvalue())
     print(f"{args.steps}: {len(lines):,} steps of {len(timelines)} timeline{'s' if len(timelines) > 1 else ''}")
