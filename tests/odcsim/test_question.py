@@ -312,3 +312,20 @@ main(["compare", *"{question} --json".split()])
     assert {"fancy fancy", "fancy plain"} < set(lines)
     assert any(" in fancy dress on " in line for line in lines)
     assert json.loads("\n".join(lines[lines.index("{") :]))["inputs"]["toy"] == "fancy"
+
+
+@pytest.mark.parametrize("two", [2, np.int64(2), np.array(2)])
+def test_whole_numbers_of_numpy_are_plain_ones_in_an_answer(two):
+    """Whose JSON says them, and which an advice compares its ways by."""
+    lengths = [100, 200, 3000, 500] * 20
+    how = {"minibatches": two, "seed": two, "epochs": two}
+    asked = ask(lengths, "tiny", gpu="a100", devices=two, minibatch=two, max_tokens=4096, price=two, **how)
+    assert json.loads(json.dumps(odcsim.compare(asked).as_json()))["inputs"]["devices"] == 2
+    advice = odcsim.advise(lengths, "tiny", gpus="a100", devices=two, global_batch=two, price=two, **how)
+    assert json.loads(json.dumps(advice.as_json()))["inputs"]["global_batch"] == 2
+
+
+@pytest.mark.parametrize("name", ["devices", "minibatch", "max_tokens", "price", "epochs", "truncate", "seed"])
+def test_several_numbers_of_numpy_are_no_number(name):
+    with pytest.raises(InputError, match=f"{name.replace('_', '-')} is array"):
+        question_of({"trace": "longalign", name: np.array([2])})

@@ -181,3 +181,10 @@ def test_what_holds_no_rows_is_one_line(tmp_path, content, capsys):
     (tmp_path / "a.json").write_text(content)
     assert main(["flags", "verl", str(tmp_path / "a.json")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("trainer", [{}, [], None, 5, replace(ROW, recipe={})])
+def test_what_is_no_name_of_a_trainer_is_refused_whatever_it_is(trainer):
+    """A result in the trainer's place, say, most of which have no hash."""
+    with pytest.raises(odcsim.InputError, match="unknown trainer"):
+        odcsim.flags(trainer, advice("trl"))
