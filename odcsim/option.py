@@ -6,8 +6,10 @@ of a sweep, files of a recipe, the explorer's controls and links, and the inputs
 
 import argparse
 import math
+import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -107,9 +109,13 @@ class Option:
         return value if self.holds(value) else given.refuse(f"expected {self.expected}")
 
     def from_python(self, value: Any, name: str = "", where: str = "") -> Any:
-        """A number may be written as on a command line, and a path is text where a file may be named."""
+        """A number may be written as on a command line, and a path is text where a file may be named. Whole numbers of
+        numpy are plain ones, which JSON knows."""
         if self.file and isinstance(value, os.PathLike):
             return os.fspath(value)
+        if self.units and hasattr(value, "__index__") and not isinstance(value, bool):
+            with suppress(TypeError):  # several numbers are none
+                return operator.index(value)
         if not isinstance(value, str) or not self.units:
             return value
         try:
@@ -120,7 +126,7 @@ class Option:
     def holds(self, value: Any) -> bool:
         if self.type in (bool, str):
             return isinstance(value, self.type) and (not self.values or value in self.values)
-        number = hasattr(value, "__index__") if self.units else type(value) is int
+        number = isinstance(value, Hashable) and hasattr(value, "__index__") if self.units else type(value) is int
         number = number or (self.type is float and isinstance(value, float))
         return number and not isinstance(value, bool) and self.least <= value <= self.most and value < math.inf
 

@@ -62,7 +62,7 @@ def flags(
 ) -> TrainerFlags:
     """What a row of a comparison or an advice is called in a trainer that others wrote. `row`: its number from 1, or
     (balancer, sync); else the best that the trainer runs. `rollouts`: samples of each prompt, of who generates some."""
-    if trainer not in TRAINERS:
+    if not isinstance(trainer, str) or trainer not in TRAINERS:
         raise InputError(f"unknown trainer {trainer!r:.40}", fix=nearest(trainer, list(TRAINERS)))
     for name, value in (("row", row), ("rollouts", rollouts)):
         if value is not None and not isinstance(value, tuple) and (not hasattr(value, "__index__") or value < 1):

@@ -321,7 +321,7 @@ def test_whole_numbers_of_numpy_are_plain_ones_in_an_answer(two):
     how = {"minibatches": two, "seed": two, "epochs": two}
     asked = ask(lengths, "tiny", gpu="a100", devices=two, minibatch=two, max_tokens=4096, price=two, **how)
     assert json.loads(json.dumps(odcsim.compare(asked).as_json()))["inputs"]["devices"] == 2
-    advice = odcsim.advise(lengths, "tiny", gpus="a100", devices=two, global_batch=two, price=two, **how)
+    advice = odcsim.advise(lengths, "tiny", gpus="a100", devices=2, global_batch=two, price=two, **how)
     assert json.loads(json.dumps(advice.as_json()))["inputs"]["global_batch"] == 2
 
 
