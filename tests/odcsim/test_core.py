@@ -121,6 +121,7 @@ def test_many_minibatches_are_as_each_alone():
 @pytest.mark.parametrize(("wrong", "words"), [
     (lambda b: b.add("wait", "compute", "x"), "kind 'wait'"),
     (lambda b: b.add("compute", "compute", "x", after=[3]), "step 0 comes after step 3"),
+    (lambda b: b.add("compute", "compute", "x", after=[-2]), "step 0 comes after step -2"),
     (lambda b: b.program(), "without steps"),
     (lambda b: b.add("compute", "compute", "x", meets=True), "compute that meets"),
 ])  # fmt: skip
@@ -135,6 +136,8 @@ def test_what_is_no_program_is_refused(wrong, words):
     (lambda *_: float("nan"), "not all finite"),
     (lambda timed, _: [1.0, 2.0] if timed == "a" else [1.0, 2.0, 3.0], "shapes"),
     (lambda *_: np.ones((1, 1, 2)), "axes"),
+    (lambda *_: np.ones(0), "of no device"),
+    (lambda *_: "fast", "no numbers"),
 ])  # fmt: skip
 def test_seconds_that_are_none_are_refused(seconds, words):
     steps = Builder()

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -84,6 +85,8 @@ def test_a_sweep_that_was_killed_anywhere_goes_on_to_the_same_bytes(grid, whole,
 @pytest.mark.parametrize("change", [
     lambda rows: rows[0].update(nothing=1), lambda rows: rows[0].update(idle=True),
     lambda rows: rows[0].update(devices=2.5), lambda rows: rows[1].pop("point"), lambda rows: rows.clear(),
+    lambda rows: rows[0].update(idle=math.nan), lambda rows: rows[0].update(speedup=math.inf),
+    lambda rows: rows[0].update(devices=2**63),
 ])  # fmt: skip
 def test_a_line_that_holds_no_rows_is_as_good_as_not_there(grid, whole, tmp_path, change):
     output = tmp_path / "out.csv"
