@@ -183,9 +183,9 @@ class Builder:
             raise InputError(f"a step of kind {kind!r:.40}", fix=nearest(str(kind), list(KINDS)))
         if kind == "compute" and meets:  # what it waits for would count as work
             raise InputError("a step of compute that meets", fix="add a step of kind 'meeting' before it")
-        needs = sorted({number for number in after if number >= 0})
-        if needs and needs[-1] >= len(self.steps):
-            problem = f"step {len(self.steps)} comes after step {needs[-1]}, which is not there yet"
+        needs = sorted({number for number in after if number != -1})
+        if odd := [number for number in needs if not 0 <= number < len(self.steps)]:
+            problem = f"step {len(self.steps)} comes after step {odd[-1]}, which is not there yet"
             raise InputError(problem, fix="add a step behind those that it comes after")
         others = tuple(number for number in needs if self.steps[number].lane != lane)
         row = self.rows.setdefault((timed, microbatch), len(self.rows))

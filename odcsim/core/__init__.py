@@ -26,7 +26,10 @@ def simulate(program: Program, seconds: Callable[[str, int], ArrayLike]) -> Bloc
     `seconds(timed, microbatch)` gives what a step of that name takes: a number for all devices, one for each device, or
     [minibatch, device]. Who does not have a step takes 0 for it.
     """
-    rows = [np.asarray(seconds(timed, microbatch), dtype=np.float64) for timed, microbatch in program.durations]
+    try:
+        rows = [np.asarray(seconds(timed, microbatch), dtype=np.float64) for timed, microbatch in program.durations]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"seconds that are no numbers: {error}", fix="give [device] or [minibatch, device]") from None
     try:
         durations = np.stack(np.broadcast_arrays(*map(np.atleast_2d, rows)))
     except ValueError:
@@ -34,6 +37,8 @@ def simulate(program: Program, seconds: Callable[[str, int], ArrayLike]) -> Bloc
         raise InputError(f"seconds of shapes {shapes}", fix="give [device] or [minibatch, device], alike") from None
     if durations.ndim != 3:
         raise InputError(f"seconds of {durations.ndim - 1} axes", fix="give [device] or [minibatch, device]")
+    if not durations.size:
+        raise InputError("seconds of no device, or of no minibatch", fix="give [device] or [minibatch, device]")
     if not (np.isfinite(durations).all() and (durations >= 0).all()):
         row = next(row for row, of in enumerate(durations) if not (np.isfinite(of).all() and (of >= 0).all()))
         timed, microbatch = program.durations[row]

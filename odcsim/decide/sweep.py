@@ -43,6 +43,7 @@ HEAD = json.dumps({"format": "odcsim points", "version": 1}).encode() + b"\n"
 SAME = 1e-9  # of a figure: machines may differ in its last digits
 AHEAD = 1024  # points that an executor is given before it has answered
 PATIENCE = "15s"  # for a scheduler's answer
+LARGEST = 2**63  # of whole numbers in a table
 BLOCK = 16_384  # rows that Parquet is written by
 
 Rows = Sequence[Mapping[str, Any]]  # of one point: one at least, each with the point's key
@@ -281,6 +282,9 @@ def _parse(text: bytes) -> list[dict[str, Any]]:
 
 
 def _holds(column: type, value: Any) -> bool:
+    """No file says a number without an end, and Parquet none of more than eight bytes."""
+    if isinstance(value, int | float) and not abs(value) < (math.inf if isinstance(value, float) else LARGEST):
+        return False
     return type(value) is column or (column is float and type(value) is int)
 
 
