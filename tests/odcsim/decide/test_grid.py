@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from shutil import which
+from shutil import copytree, ignore_patterns, which
 
 import pytest
 from scripts import ROOT
@@ -125,6 +125,22 @@ def test_in_a_checkout_points_are_of_a_commit_and_elsewhere_of_a_version(tmp_pat
     commits = subprocess.check_output([*git, "log", "--reverse", "--format=%H"], text=True).split()
     version = odcsim.__version__
     assert said == [f"{version}\n", f"{version}\n", *(f"{version} {commit}\n" for commit in commits)]
+
+
+@pytest.mark.skipif(not which("git"), reason="needs git")
+def test_what_a_checkout_has_changed_since_its_commit_is_another_odcsim(tmp_path):
+    """Such as a rate of the catalogue, by which all figures are other ones."""
+    copytree(ROOT / "odcsim", tmp_path / "odcsim", ignore=ignore_patterns("__pycache__"))
+    code = "from odcsim.decide.grid import release; print(release())"
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c", "-C", str(tmp_path)]
+    for command in (["init"], ["add", "odcsim"], ["commit", "-m", "all"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    rates, said = tmp_path / "odcsim" / "catalog" / "gpus.toml", []
+    text = rates.read_text()
+    for content in (text, text.replace("[271,", "[135,"), text):
+        rates.write_text(content)
+        said.append(subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True))
+    assert said[0] == said[2] != said[1]
 
 
 def test_who_sees_another_odcsim_or_other_lengths_adds_no_row(lengths, monkeypatch):
