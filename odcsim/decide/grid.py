@@ -213,15 +213,21 @@ def _content(path: str | None) -> str:
 
 @cache
 def release() -> str:
-    """What figures come from: the version, and in a checkout the commit. Without git the version alone."""
-    checkout = Path(odcsim.__file__).parents[1]
-    if not (checkout / ".git").exists():
+    """What figures come from: the version, and in a checkout the commit, with a digest of what has been changed since.
+    Without git the version alone."""
+    package = Path(odcsim.__file__).parent
+    if not (package.parent / ".git").exists():
         return odcsim.__version__
+    found = [odcsim.__version__]
     with suppress(OSError):
-        git = ["git", "-C", str(checkout), "rev-parse", "--verify", "HEAD"]
-        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout
-        return f"{odcsim.__version__} {commit}".strip()
-    return odcsim.__version__
+        git = ["git", "-C", str(package.parent)]
+        commit = subprocess.run([*git, "rev-parse", "--verify", "HEAD"], capture_output=True, text=True, check=False)
+        changed = subprocess.run(
+            [*git, "diff", "--binary", "HEAD", "--", str(package)], capture_output=True, check=False
+        )
+        found += [commit.stdout.strip()] if commit.stdout else []
+        found += [hashlib.sha256(changed.stdout).hexdigest()[:DIGITS]] if changed.stdout else []
+    return " ".join(found)
 
 
 @lru_cache(maxsize=4)
