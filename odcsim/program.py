@@ -181,6 +181,8 @@ class Builder:
         """
         if kind not in KINDS:
             raise InputError(f"a step of kind {kind!r:.40}", fix=nearest(str(kind), list(KINDS)))
+        if microbatch < EVERY:
+            raise InputError(f"a step of microbatch {microbatch}", fix=f"they are numbered from 0; {EVERY} is none")
         if kind == "compute" and meets:  # what it waits for would count as work
             raise InputError("a step of compute that meets", fix="add a step of kind 'meeting' before it")
         needs = sorted({number for number in after if number != -1})

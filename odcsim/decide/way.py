@@ -53,7 +53,9 @@ class Way:
     def samples(self) -> float:
         """Of a step, on average: a trainer's rows hold several."""
         trace, batch, rule = self.setting.trace, self.setting.batch, self.rule
-        return batch * trace.size / trace.bundles.size if rule and rule.rows else batch
+        if rule is None:
+            return batch
+        return batch * trace.size / trace.bundles.size if rule.rows else float(batch)
 
     @property
     def accumulates(self) -> bool:

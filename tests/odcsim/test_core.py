@@ -122,6 +122,7 @@ def test_many_minibatches_are_as_each_alone():
     (lambda b: b.add("wait", "compute", "x"), "kind 'wait'"),
     (lambda b: b.add("compute", "compute", "x", after=[3]), "step 0 comes after step 3"),
     (lambda b: b.add("compute", "compute", "x", after=[-2]), "step 0 comes after step -2"),
+    (lambda b: b.add("compute", "compute", "x", microbatch=-2), "microbatch -2"),
     (lambda b: b.program(), "without steps"),
     (lambda b: b.add("compute", "compute", "x", meets=True), "compute that meets"),
 ])  # fmt: skip
