@@ -174,7 +174,8 @@ def test_a_thousand_ways_to_run(benchmark):
     asked = Question(trace=trace, model="qwen3-8b", global_batch=128, epochs=3, minibatches=96)
     wish = Wish(asked, ("h100", "a100", "h200", "b200"), (8, 16, 32, 64))
     advice = benchmark.pedantic(searched, (wish,), rounds=1)
-    assert advice.ways >= 1000
+    ways = sum(offer.ways for offer in advice.offers)
+    assert ways >= 1000
     assert len(advice.offers) == 16
-    benchmark.extra_info["ways"] = advice.ways
-    assert benchmark.disabled or benchmark.stats["min"] <= 60 * advice.ways / 1000
+    benchmark.extra_info["ways"] = ways
+    assert benchmark.disabled or benchmark.stats["min"] <= 60 * ways / 1000
