@@ -189,9 +189,8 @@ class Builder:
         if odd := [number for number in needs if not 0 <= number < len(self.steps)]:
             problem = f"step {len(self.steps)} comes after step {odd[-1]}, which is not there yet"
             raise InputError(problem, fix="add a step behind those that it comes after")
-        others = tuple(number for number in needs if self.steps[number].lane != lane)
         row = self.rows.setdefault((timed, microbatch), len(self.rows))
-        self.steps.append(Step(kind, lane, microbatch, unit, row, others, meets))
+        self.steps.append(Step(kind, lane, microbatch, unit, row, tuple(needs), meets))
         return len(self.steps) - 1
 
     def program(self, sync: str = "", layers: int = 0, microbatches: int | None = None, **how: Any) -> Program:

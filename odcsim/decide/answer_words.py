@@ -91,7 +91,7 @@ def _do(reply: Answer) -> str:
     """What to run, and what that brings."""
     chosen, reference = reply.chosen, reply.reference
     alike = round(chosen.speedup or 0.0, 2) == 1 and capacity.level(chosen) == capacity.level(reference)
-    if chosen is reference or (alike and not reply.pays):
+    if chosen is reference or alike:
         return f"keep {reference.name}"
     return f"run {chosen.name}, {chosen.speedup:.2f} times as fast as {reference.name}"
 

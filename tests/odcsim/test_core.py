@@ -26,7 +26,8 @@ def programs(draw):
     steps, devices, count = Builder(), draw(st.integers(1, 3)), draw(st.integers(1, 12))
     for number in range(count):
         lane = draw(st.sampled_from(LANES))
-        kind = "compute" if lane == "compute" else draw(st.sampled_from(["gather", "push"]))
+        kinds = ["compute", "overhead"] if lane == "compute" else ["gather", "push", "overhead"]
+        kind = draw(st.sampled_from(kinds))
         after = draw(st.lists(st.integers(-1, number - 1), max_size=3)) if number else []
         microbatch = draw(st.integers(-1, 1))
         meets = kind != "compute" and draw(st.booleans())
