@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from odcsim.answer import Answer, Printable
 from odcsim.errors import InputError
 from odcsim.flat import ranges
 from odcsim.support import budget
-from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted
 
 MAX_LENGTH = 2**31 - 1
@@ -19,7 +19,7 @@ COLUMNS = ("lengths", "counts", "loss", "group", "step", "bundle")
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
-class Trace(Glanced):
+class Trace(Printable):
     """Lengths of samples in tokens. With `counts`, row i stands for counts[i] samples and order means nothing.
 
     Samples beside each other with the same `bundle` stay in one microbatch: both sides of a pair, or a row that is
@@ -113,9 +113,9 @@ class Trace(Glanced):
         """Tokens of the largest bundle, which no limit of a microbatch can be below."""
         return self.bundles.longest
 
-    def _glance(self) -> Glance:
+    def _answer(self) -> Answer:
         size = f"{counted(self.size, 'sample')} of {self.mean:,.0f} tokens on average, longest {self.longest:,}"
-        return Glance("Trace", f"{self.name}, {size}", detail=self.origin)
+        return Answer("Trace", f"{self.name}, {size}", question=self.origin)
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of the table that holds each sample; sample and row are one unless this is a count table."""

@@ -23,8 +23,8 @@ from queues import SECONDS
 from odc_engine.job import Job, job_of
 from odc_engine.runs import run
 from odcsim import profile, timeline
-from odcsim.decide.answer import NOTABLE
 from odcsim.decide.asking import ask
+from odcsim.decide.decision import NOTABLE
 from odcsim.decide.setting import Setting, plan
 from odcsim.executors.simulation import simulate
 from odcsim.reading import load

@@ -112,11 +112,34 @@ def session(text: str) -> Iterator[tuple[Shown, str]]:
                 yield part, run(part.command, folder)
 
 
+def abridged(shown: str, printed: str) -> str:
+    """What is printed, as short as the page had it: without lines that it left out, and with wildcards in those that it
+    shortened. Spaces of columns and the length of rules are nobody's words."""
+
+    def plain(line: str) -> str:
+        return re.sub(r"[─-]{4,}", "----", " ".join(line.split()))
+
+    kept = [line for line in tidy(shown).splitlines() if line.strip() != ANY]
+    patterns = [(line, ".*?".join(map(re.escape, plain(line).split(ANY)))) for line in kept]
+    whole = len(kept) == len(tidy(shown).splitlines())
+    lines: list[str] = []
+    for line in printed.splitlines():
+        known = next((old for old, pattern in patterns if re.fullmatch(pattern, plain(line))), None)
+        if not line and lines[-1:] == [ANY]:
+            continue
+        if known is not None or whole:
+            lines.append(known if known is not None and ANY in known else line)
+        elif lines[-1:] != [ANY]:
+            lines.append(ANY)
+    short = "\n".join(lines) + "\n"
+    return short if ANY in shown and matches(short, printed) else printed
+
+
 def refreshed(text: str) -> str:
     """The page with every output that no longer holds replaced by what the command prints now."""
     results = [(shown, printed) for shown, printed in session(text) if not matches(shown.output, printed)]
     for shown, printed in reversed(results):
-        text = text[: shown.start] + printed + text[shown.end :]
+        text = text[: shown.start] + abridged(shown.output, printed) + text[shown.end :]
     return text
 
 

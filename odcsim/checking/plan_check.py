@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from odcsim.answer import Answer, AnswerTable, Printable
 from odcsim.balance import BALANCERS
 from odcsim.balance.library import Plan
 from odcsim.checking import findings
@@ -23,7 +24,6 @@ from odcsim.reading.tally import in_places
 from odcsim.recipe import CHOICES
 from odcsim.schedule import ScheduleFile
 from odcsim.support.checked import whole_numbers
-from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted
 from odcsim.trace import Trace
 
@@ -31,7 +31,7 @@ GIVEN = "plan"  # where it stands that is no file
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PlanCheck(Glanced):
+class PlanCheck(Printable):
     """What a plan was held against, and what was found. Not `named`: its own balancer says the sync."""
 
     plan: str
@@ -74,10 +74,10 @@ class PlanCheck(Glanced):
         """Its findings, flat."""
         return [asdict(finding) for finding in self.findings]
 
-    def _glance(self) -> Glance:
+    def _answer(self) -> Answer:
         head = ("finding", "severity", "minibatch", "in minibatches", "")
         rows = [(f.kind, f.severity, f"{f.minibatch}", f"{f.minibatches:,}", f.text) for f in self.findings]
-        return Glance("PlanCheck", self.plan, [self.summary], head, rows)
+        return Answer("PlanCheck", self.plan, self.summary, "", [AnswerTable(head, rows)])
 
 
 def check(

@@ -1,26 +1,20 @@
 """`odcsim advise`: from a dataset to what to rent for how long, how to run it, and what it costs."""
 
 import argparse
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.decide.words import ADVISE
 from odcsim.option import MACHINES
-from odcsim.support import tables
 from odcsim.support.numbers import TIMES, human, listed
 
 if TYPE_CHECKING:
-    from odcsim.decide.advice import Advice, Offer, Wish
+    from odcsim.decide.advice import Wish
 
 EXAMPLE = (
     "odcsim advise sharegpt --drop-over 32k --model qwen3-8b --gpus h100,a100 --devices 8,16 --global-batch 256 "
     "--price h100=2.5,a100=1.3"
 )
-HEAD = ("GPUs", "time", "90 %", "dollars", "90 %")
-UNPRICED = ("GPUs", "time", "90 %", "GPU-hours", "90 %")
-WIDTHS = (-16, 13, 22, 10, 18)
-LINE, INDENT = 79, "    "
 
 
 def add(commands: Any) -> None:
@@ -52,6 +46,7 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.advice import searched
+    from odcsim.say import advice_words, terminal
     from odcsim.support.progress import progress
 
     wish = _wish(args)
@@ -66,39 +61,7 @@ def _run(args: argparse.Namespace) -> None:
     elif args.csv:
         options.write_csv(advice.as_json()["rows"])
     else:
-        _show(advice)
-
-
-def _show(advice: "Advice") -> None:
-    from odcsim.decide import advice_words
-
-    wish = advice.wish
-    tried = sum(offer.ways for offer in advice.offers)
-    print(f"{advice_words.question(wish)}, {tried:,} ways to run\n")
-    if advice.offers:
-        priced = all(offer.dollars is not None for offer in advice.offers)
-        print(*tables.lines([HEAD if priced else UNPRICED], WIDTHS), sep="\n")
-        for offer in advice.offers:
-            print(*_lines(offer, "" if offer.within(wish) else "  *"), sep="\n")
-        if any(not offer.within(wish) for offer in advice.offers):
-            print(f"* not{advice_words.limits(wish)}")
-    for refused in advice.refused:
-        print(f"{refused.name}: {refused.why}")
-    print()
-    print(*advice_words.sentences(advice), sep="\n")
-
-
-def _lines(offer: "Offer", mark: str) -> list[str]:
-    """Two for each: what it comes to; and how it runs, its memory, and how much of the devices is used."""
-    from odcsim.results import capacity
-    from odcsim.results.summary import COLUMNS
-
-    paid = "gpu_hours" if offer.dollars is None else "dollars"
-    names = ("time", "time between", paid, f"{paid} between")
-    row = (f"{offer.name}{mark}", *(COLUMNS[name].text(offer.row) for name in names))
-    mfu = f", MFU {COLUMNS['mfu'].text(offer.row)}" if offer.row.mfu is not None else ""
-    how = f"{offer.chosen.way.how}; {capacity.told(offer)}, idle {COLUMNS['idle'].text(offer.row)}{mfu}"
-    return [*tables.lines([row], WIDTHS), *wrap(how, LINE, initial_indent=INDENT, subsequent_indent=INDENT)]
+        terminal.show(advice_words.answer(advice))
 
 
 def _wish(args: argparse.Namespace) -> "Wish":

@@ -26,8 +26,8 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.decide import break_even_words as words
     from odcsim.decide.break_even import find_break_even
+    from odcsim.say import break_even_words, terminal
 
     asked = options.read_question(args)
     with progress("changing", 6) as advance:
@@ -38,12 +38,5 @@ def _run(args: argparse.Namespace) -> None:
         write_break_even(result, args.html)
     if args.json:
         options.print_json(result.as_json())
-        return
-    print(*words.answer(result), sep="\n")
-    print(f"\n{words.question(result)}\n")
-    for curve in result.curves:
-        print(*words.table(curve), sep="\n")
-        print(f"{words.sentence(curve)}\n")
-    print(*words.notes(result), sep="\n")
-    if args.truncate or args.drop_over:
-        print(f"Lengths: {result.setting.trace.origin}.")
+    else:
+        terminal.show(break_even_words.answer(result))

@@ -115,13 +115,13 @@ def show(
     wide: bool = False,
 ) -> None:
     """Print the comparison. `html`: the report that was written of it."""
-    from odcsim.cli import table
+    from odcsim.decide.decision import decide
+    from odcsim.say import comparison_words, terminal
 
-    table.show_comparison(comparison, wide=wide)
-    table.show_run(comparison)
+    terminal.show(comparison_words.answer(comparison, wide=wide))
     if terms:
-        table.show_memory(comparison)
+        terminal.show_table(comparison_words.memory_table(decide(comparison)))
     if swept:
-        table.show_sweep(swept)
+        terminal.show_table(comparison_words.limits_table(swept))
     if html is not None:
         print(f"\nreport with pictures: {html}")

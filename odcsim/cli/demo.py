@@ -23,7 +23,6 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.cli.compare import show
-    from odcsim.decide import answer, answer_words
     from odcsim.decide.asking import ask
     from odcsim.decide.comparison import compare, pairs
     from odcsim.show.pages.report import write_report
@@ -32,6 +31,5 @@ def _run(args: argparse.Namespace) -> None:
     with progress("comparing", len(pairs())) as advance:
         comparison = compare(setting, advance=advance)
     write_report(comparison, args.html)
-    print(f"{answer_words.verdict(answer.answer(comparison))}\n")
     show(comparison, html=args.html)
     print(f"the same with your own lengths: {COMMAND.replace('longalign', 'YOUR-LENGTHS.csv')}")

@@ -53,8 +53,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.json:
         options.print_json(found.as_json())
         return
-    from odcsim.cli import diagnosis_table
+    from odcsim.say import diagnosis_words, terminal
 
-    diagnosis_table.show(found)
+    terminal.show(diagnosis_words.answer(found))
     if args.html is not None:
         print(f"\npage with pictures: {args.html}")

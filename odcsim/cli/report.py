@@ -34,12 +34,12 @@ def _run(args: argparse.Namespace) -> None:
         raise InputError("no output is given", fix="give --html FILE, --svg FILE or --steps FILE")
     timelines = [timeline.read(path) for path in args.timelines]
     if args.html is not None:
-        from odcsim.show.pages.timelines_page import write_timelines
+        from odcsim.show.pages.answer_pages import write_timelines
 
         write_timelines(timelines, args.html)
         _tell(args.html)
     if args.svg is not None:
-        from odcsim.show.pages.timelines_page import write_picture
+        from odcsim.show.pages.answer_pages import write_picture
 
         write_picture(timelines, args.svg)
         _tell(args.svg)

@@ -41,9 +41,8 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.cli import table
-    from odcsim.decide import rl_words, setting_words
     from odcsim.decide.rl import Around, RolloutBatch, count_work, predict_steps
+    from odcsim.say import rl_words, terminal
     from odcsim.support.progress import progress
 
     batch = RolloutBatch(args.prompts, args.rollouts, args.updates, args.steps)
@@ -53,12 +52,5 @@ def _run(args: argparse.Namespace) -> None:
         result = predict_steps(question, batch, around, advance=advance, make_setting=options.limited)
     if args.json:
         options.print_json(result.as_json())
-        return
-    setting = result.setting
-    print(rl_words.question(result))
-    table.show_texts(*rl_words.table(result.rows), names=2, padding=(0, 0, 0, 1))
-    for line in (*result.sentences(), setting_words.fixed(setting)):
-        print(line)
-    if args.truncate or args.drop_over:
-        print(f"Lengths: {setting.trace.origin}.")
-    print(f"Cost: {setting.cost.profile.origin}.")
+    else:
+        terminal.show(rl_words.answer(result))

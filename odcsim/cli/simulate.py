@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from odcsim.answer import AnswerTable
 from odcsim.cli import options
 from odcsim.recipe import add_recipe, flags, recipe_of, recipe_words
 from odcsim.support.command import rare
@@ -32,7 +33,6 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim import schedule, timeline
-    from odcsim.cli import table
     from odcsim.decide.evaluate import of_file
     from odcsim.decide.setting import cost_of
     from odcsim.decide.sharding import of_schedules
@@ -40,6 +40,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.errors import InputError
     from odcsim.executors.simulation import simulate
     from odcsim.results.metrics import usage
+    from odcsim.say import row_words, terminal
 
     file = schedule.read(args.schedule)
     header = file.header
@@ -67,7 +68,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.json:
         options.print_json(row.as_json())
     else:
-        table.show([row])
+        head, cells = row_words.table([row], row_words.WIDE)
+        print(*terminal.table_lines(AnswerTable(head, cells, names=2)), sep="\n")
         if why:
             print(f"Not varied: {row.recipe.sharding} sharding ({why}).")
         if cost.ran.sharding == "hybrid" and not row.one_sided:

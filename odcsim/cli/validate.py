@@ -35,32 +35,18 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     from odcsim import timeline
     from odcsim.results.validation import validate
+    from odcsim.say import terminal, validation_words
 
     validation = validate(timeline.read(args.predicted), [timeline.read(path) for path in args.measured])
     if args.html is not None:
-        from odcsim.show.pages.validation_page import write_validation
+        from odcsim.show.pages.answer_pages import write_validation
 
         write_validation(validation, args.html)
     if args.json:
         options.print_json(validation.as_json())
     else:
-        _show(validation)
+        terminal.show(validation_words.answer(validation))
     return _judge(validation, args.tolerance)
-
-
-def _show(validation: "Validation") -> None:
-    from odcsim.cli import table
-    from odcsim.show.pages import validation_page as words
-
-    print(words.asked(validation))
-    for line in words.cautions(validation):
-        print(line)
-    table.show_texts(words.ERRORS, words.errors(validation))
-    for line in (words.idle(validation), *words.queues(validation)):
-        print(line)
-    table.show_texts(words.KINDS, words.kinds(validation))
-    print("worst minibatches:")
-    table.show_texts(words.WORST, words.worst(validation))
 
 
 def _judge(validation: "Validation", tolerance: float | None) -> int:

@@ -10,24 +10,24 @@ from numpy.typing import ArrayLike
 
 from odcsim import catalog
 from odcsim import profile as profiles
+from odcsim.answer import Result
 from odcsim.catalog import fits
-from odcsim.decide import advice_words, room, search, setting_words, stock
-from odcsim.decide.answer import NOTABLE
+from odcsim.decide import room, search, stock
 from odcsim.decide.asking import question_by, read
+from odcsim.decide.decision import NEAR, NOTABLE
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import remedies
 from odcsim.decide.search import KeptOut, Site
 from odcsim.decide.way import Way
-from odcsim.decide.whole_run import WholeRun, steps
-from odcsim.decide.words import ADVISE
+from odcsim.decide.whole_run import WholeRun, epochs, steps
+from odcsim.decide.words import ADVISE, HELD, MORE
 from odcsim.errors import InputError
 from odcsim.option import AMOUNT, COUNT, POSITIVE
 from odcsim.program import MEETING
 from odcsim.question import Question
-from odcsim.results import capacity, summary
+from odcsim.results import capacity
 from odcsim.results.summary import Row
 from odcsim.support import tables
-from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import amount, listed, seconds, whole
 from odcsim.trace import Trace
 
@@ -263,16 +263,24 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Advice(Glanced):
+class Advice(Result):
     """All offers, cheapest first and after them those that are tight in memory, and what cannot run."""
 
     wish: Wish
     offers: tuple[Offer, ...]
     refused: tuple[Refused, ...]
 
-    def sentences(self) -> list[str]:
-        """What to rent, and what would change that."""
-        return advice_words.sentences(self)
+    @property
+    def within(self) -> list[Offer]:
+        """The offers within deadline and budget, cheapest first."""
+        return [offer for offer in self.offers if offer.within(self.wish)]
+
+    @property
+    def rent(self) -> Offer | None:
+        """The fastest of those that cost as little as any, to a percent: nobody waits a day to save a dollar. Tight in
+        memory only where all are."""
+        good = capacity.roomiest(self.within)
+        return min((o for o in good if o.spent <= NEAR * good[0].spent), key=lambda o: o.seconds, default=None)
 
     def records(self) -> list[dict[str, Any]]:
         """Its offers, flat."""
@@ -284,18 +292,11 @@ class Advice(Glanced):
         return {
             "schema": 1,
             "inputs": wish.inputs(),
-            "held_fixed": {**recipe.written(setting_words.HELD), "searched_by": setting_words.MORE},
-            "basis": f"the whole run, {advice_words.run(wish)}",  # of what the rows spend
+            "held_fixed": {**recipe.written(HELD), "searched_by": MORE},
+            "basis": f"the whole run, {epochs(wish.epochs)}",  # of what the rows spend
             "rows": [{**offer.as_json(), "within": offer.within(wish)} for offer in self.offers],
             "refused": [asdict(one) for one in self.refused],
         }
-
-    def _glance(self) -> Glance:
-        head, cells = summary.table([offer.row for offer in self.offers], summary.OFFERED)
-        rows = [[o.name, *row, o.chosen.way.how] for o, row in zip(self.offers, cells, strict=True)]
-        rows += [[one.name, *[""] * len(head), one.why] for one in self.refused]
-        about, told = f"{self.wish.question.model}, {self.wish.trace.name}", self.sentences()[:3]
-        return Glance("Advice", about, told, ("GPUs", *head, "how"), rows, advice_words.question(self.wish))
 
 
 @ADVISE.take

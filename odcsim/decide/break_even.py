@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from odcsim import catalog
+from odcsim.answer import Result
 from odcsim.balance import advised, standing_for
 from odcsim.cost import Cost
-from odcsim.decide import break_even_words, room, setting_words, sharding
-from odcsim.decide.answer import NOTABLE
+from odcsim.decide import room, sharding
 from odcsim.decide.asking import question_by, read, setting_of
 from odcsim.decide.comparison import fixed, inputs
+from odcsim.decide.decision import NOTABLE
 from odcsim.decide.evaluate import Planner, least_trusted
 from odcsim.decide.remedies import misfits, remedies
 from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatches
@@ -30,7 +31,6 @@ from odcsim.neighbours.verl import TOKEN
 from odcsim.program import SIDES
 from odcsim.question import Question
 from odcsim.schedule import Schedule
-from odcsim.support.glance import Glance, Glanced
 from odcsim.trace import Trace
 
 MINIBATCHES = 12
@@ -113,7 +113,7 @@ class Regret:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class BreakEven(Glanced):
+class BreakEven(Result):
     """The lead of on-demand as one thing after the other is changed. Not `limited`: each spot has its own limit."""
 
     setting: Setting
@@ -134,11 +134,6 @@ class BreakEven(Glanced):
         if name not in known:
             raise InputError(f"no curve of {name!r:.40}", fix=nearest(str(name), list(known)))
         return known[name]
-
-    def sentences(self) -> list[str]:
-        """Whether it pays here, and where it would by what is changed."""
-        by_curve = [f"{curve.name}: {break_even_words.sentence(curve)}" for curve in self.curves]
-        return [*break_even_words.answer(self), *by_curve, *break_even_words.notes(self)]
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim break-even --json` prints it."""
@@ -161,11 +156,6 @@ class BreakEven(Glanced):
             for curve in self.curves
             for spot in curve.spots
         ]  # fmt: skip
-
-    def _glance(self) -> Glance:
-        about, detail = setting_words.named(self.setting), break_even_words.question(self)
-        head, rows = break_even_words.overview(self.curves)
-        return Glance("BreakEven", about, break_even_words.answer(self)[:1], head, rows, detail)
 
 
 @BREAK_EVEN.take

@@ -7,33 +7,35 @@ from typing import Any
 import numpy as np
 
 from odcsim import balance, neighbours
+from odcsim.answer import Result
 from odcsim.catalog import fits
-from odcsim.decide import answer, answer_words, room, setting_words, stock
-from odcsim.decide.answer import FEW, Ends
+from odcsim.decide import room, stock
 from odcsim.decide.evaluate import Evaluation, Pair, Planner, evaluate, listed
 from odcsim.decide.setting import Setting, assign, draw_minibatches
 from odcsim.decide.whole_run import WholeRun
+from odcsim.decide.words import BY
 from odcsim.errors import InputError, unexpected
 from odcsim.executors import simulation
 from odcsim.program import SYNC_TABLE
 from odcsim.question import FIELDS
-from odcsim.recipe import CHOICES, SEARCHED
+from odcsim.recipe import CHOICES, SEARCHED, Recipe
 from odcsim.results import summary
 from odcsim.results.metrics import PARTS, Usage
 from odcsim.results.summary import Row
 from odcsim.schedule import ScheduleFile
 from odcsim.support import tables
 from odcsim.support.checked import expect, shown
-from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import TOKENS, counted, human
 from odcsim.timeline import Floats, Timeline
 
 FACTORS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)  # limits to try, as multiples of the longest sample
+FEW = 12  # minibatches that are run with compute at the ends of its interval: all rows run the same ones
+Ends = tuple[float, float, float]  # seconds with compute at the low end of its interval, as likely, and at the high end
 WORDS = ("among", "doubted", "memory_limit", "plan", "advance")  # of `compare` beside a setting's terms
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Glanced, Evaluation):
+class Comparison(Result, Evaluation):
     """The rows beside each other, what they answer, and how far their seconds can be trusted."""
 
     ends: Mapping[Pair, Ends] = field(default_factory=dict, repr=False)  # where seconds come with an interval
@@ -76,12 +78,6 @@ class Comparison(Glanced, Evaluation):
         run = self.whole_run
         return counted(self.setting.minibatches, "minibatch") if run is None else f"the whole run, {run.words}"
 
-    def sentences(self) -> list[str]:
-        """Whether on-demand pays, where the difference comes from, and how far to trust it."""
-        reply = answer.answer(self)
-        spent, misfit = answer_words.whole_run(self, reply), answer_words.misfit(self, reply)
-        return [answer_words.verdict(reply), *spent, *misfit, *answer_words.sentences(self, reply)]
-
     def records(self) -> list[dict[str, Any]]:
         """Its rows, flat: each with its limit and, where epochs were asked for, the whole run."""
         run = self.whole_run
@@ -89,15 +85,6 @@ class Comparison(Glanced, Evaluation):
             tables.flat({"max_tokens": self.limit(row), **row.as_json(), **(run.columns(row) if run else {})})
             for row in self.rows
         ]
-
-    def _glance(self) -> Glance:
-        known = summary.PRICED if any(row.dollars is not None for row in self.rows) else summary.FEW
-        answered = any(row.one_sided for row in self.rows)
-        rows = answer.rows_to_show(self, answer.answer(self)) if answered else self.rows
-        told = self.sentences()[:2] if answered else []
-        table = summary.table([self.spent(row) for row in summary.best_first(rows)], known)
-        about, detail = setting_words.named(self.setting), setting_words.question(self.setting, limited=not self.stock)
-        return Glance("Comparison", about, told, *table, f"{detail}. {answer_words.basis(self)}")
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim compare --json` prints it."""
@@ -185,7 +172,7 @@ def compare(
     seconds = [u.makespan for u in found.usages]
     seconds += [one.usages[0].makespan * times for one, (_, times) in zip(alone.values(), like, strict=True)]
     rows = summary.compared([*found.rows, *(row for row, _ in like)], seconds, found.draws)
-    interval = {} if not doubted else answer.ends(setting, few, {r.pair: r.recipe for r in found.rows})
+    interval = {} if not doubted else ends(setting, few, {r.pair: r.recipe for r in found.rows})
     return Comparison(setting, rows, usages, found.draws, found.memory_limit, interval, alone)
 
 
@@ -196,6 +183,25 @@ def _stock(setting: Setting, found: Evaluation, advance: Callable[[], None]) -> 
         alone[way.pair] = evaluate(way.setting, [way.pair], memory_limit=found.memory_limit)
         advance()
     return alone
+
+
+def ends(setting: Setting, plans: Mapping[str, ScheduleFile], ran: Mapping[Pair, Recipe]) -> Mapping[Pair, Ends]:
+    """Seconds of the first minibatches with compute at the ends of its interval: compute stretches, transfers do not,
+    so what hides them, and who gains, may change. `ran`: how each pair ran. Nothing where seconds come without an
+    interval, nor of balancers that leave counts as they come."""
+    cost = setting.cost
+    if cost.profile.low == cost.profile.high:
+        return {}
+    quiet = replace(cost, cluster=replace(cost.cluster, jitter=0.0, swing=0.0))
+    few, found = 4 if quiet.cluster.shared_links else FEW, dict[Pair, Ends]()
+    stretched = [cost.profile.stretched(factor) for factor in (cost.profile.low, 1.0, cost.profile.high)]
+    for pair, recipe in ran.items():
+        if neighbours.named(pair[0]).even:
+            schedules = plans[pair[0]].schedules[:few]
+            costs = (replace(quiet, recipe=recipe, profile=profile) for profile in stretched)
+            low, middle, high = (float(simulation.makespans(schedules, one, seed=setting.seed).sum()) for one in costs)
+            found[pair] = low, middle, high
+    return found
 
 
 def _alike(one: Evaluation, found: Evaluation) -> tuple[Row, float]:
@@ -213,7 +219,7 @@ def fixed(setting: Setting, *, limited: bool = True) -> dict[str, Any]:
     """What was held fixed, of whoever has one recipe for all rows, and one limit unless not `limited`."""
     limit = {"max_tokens": setting.limit} if limited else {}
     why = {"sharding_because": setting.sharded_by} if setting.sharded_by else {}
-    return {**setting.cost.recipe.written(SEARCHED), **why, **limit, "searched_by": setting_words.BY}
+    return {**setting.cost.recipe.written(SEARCHED), **why, **limit, "searched_by": BY}
 
 
 def inputs(setting: Setting) -> dict[str, Any]:

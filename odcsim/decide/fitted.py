@@ -9,7 +9,8 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from odcsim import catalog, profile
-from odcsim.decide import calibrate, setting_words
+from odcsim.answer import Answer, Result
+from odcsim.decide import calibrate
 from odcsim.decide.asking import question_by, setting_of
 from odcsim.decide.calibrate import Calibration, Simulated
 from odcsim.decide.sharding import as_ran
@@ -25,13 +26,12 @@ from odcsim.program import SYNCS
 from odcsim.question import FIELDS
 from odcsim.recipe import CHOICES, recipe_of
 from odcsim.support.files import check_apart, check_writable
-from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted
 from odcsim.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Fitted(Glanced):
+class Fitted(Result):
     """A profile, and in words what it was fitted to and what the fit does not explain."""
 
     profile: Profile
@@ -42,15 +42,10 @@ class Fitted(Glanced):
     def good(self) -> bool:
         return not self.unexplained
 
-    def sentences(self) -> list[str]:
-        """What `odcsim fit` says of it."""
-        return list(self.lines)
-
-    def _glance(self) -> Glance:
-        about = f"{self.profile.model} on {self.profile.gpu}, {self.profile.fidelity}"
-        off = f"it does not explain {counted(len(self.unexplained), 'measurement')}"
-        told = [*([] if self.good else [off]), self.profile.origin]
-        return Glance("Fitted", about, told, ("in words",), [(line,) for line in self.lines])
+    def _answer(self) -> Answer:
+        off = "" if self.good else f", does not explain {counted(len(self.unexplained), 'measurement')}"
+        about = f"{self.profile.model} on {self.profile.gpu}, {self.profile.fidelity}{off}"
+        return Answer("Fitted", about, sentences=self.lines)
 
 
 @FIT.take
@@ -170,7 +165,7 @@ def _calibrated(given: Mapping[str, Any], sources: Sequence[str], rate: float | 
     found, log = calibrated(given, sources, rate)
     made = found.profile(Path(sources[0]).name if log else "")
     cut = given.get("truncate") or given.get("drop_over")
-    lengths = [setting_words.lengths(found.simulated.setting.trace.origin)] if cut else []
+    lengths = [f"Lengths: {found.simulated.setting.trace.origin}."] if cut else []
     return Fitted(made, (*_read(log), *calibrate.sentences(found), *_taken(given), *lengths))
 
 

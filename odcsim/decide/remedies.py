@@ -65,7 +65,7 @@ def outliers(cost: Cost, trace: Trace, limit: float) -> str:
     if not 0 < cutoff < trace.longest or _over(trace, cutoff)[0] > FEW:
         return ""
     need = Need(room.needed(cost, _fullest(trace, cutoff), cutoff).total, limit)
-    return f"--truncate {cutoff} ({lost(trace, cutoff)}) makes room for it: {capacity.sized(need)}"
+    return f"--truncate {cutoff} ({lost(trace, cutoff)}) makes room for it: {capacity.size(need)}"
 
 
 def lost(trace: Trace, cutoff: int) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from odcsim.answer import Result
 from odcsim.cost import Cost, Load
-from odcsim.decide import rl_words, setting_words, stock
+from odcsim.decide import stock
 from odcsim.decide.asking import question_by, read, setting_of
 from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.evaluate import costed, in_file, least_trusted
@@ -30,7 +31,6 @@ from odcsim.results import capacity
 from odcsim.results.intervals import Draws, draws, of_run
 from odcsim.results.summary import Row, scaled
 from odcsim.schedule import Schedule
-from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import SIZES
 from odcsim.support.numbers import seconds as read_seconds
 from odcsim.timeline import Floats, Ints
@@ -96,7 +96,7 @@ class RolloutStep:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RolloutSteps(Glanced):
+class RolloutSteps(Result):
     """Step seconds under every batching rule and each sync that is run with it."""
 
     setting: Setting  # of the updates, one behind the other
@@ -126,10 +126,6 @@ class RolloutSteps(Glanced):
         """Of the seconds of all rows: of the least trusted."""
         return least_trusted(step.row.fidelity for step in self.rows)
 
-    def sentences(self) -> list[str]:
-        """Step seconds, and what batching and sync bring."""
-        return rl_words.sentences(self)
-
     def as_json(self) -> dict[str, Any]:
         """As `odcsim rl --json` prints it."""
         batch, around = self.batch, self.around
@@ -147,10 +143,6 @@ class RolloutSteps(Glanced):
     def records(self) -> list[dict[str, Any]]:
         """Its rows, flat."""
         return [step.as_json() for step in self.rows]
-
-    def _glance(self) -> Glance:
-        about = f"{setting_words.named(self.setting)}, {rl_words.size(self.batch)}"
-        return Glance("RolloutSteps", about, self.sentences(), *rl_words.overview(self.rows))
 
 
 @RL.take

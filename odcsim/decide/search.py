@@ -10,8 +10,8 @@ from itertools import product
 
 from odcsim import balance, catalog
 from odcsim.decide import room, stock
-from odcsim.decide.answer import NEAR, NOTABLE
 from odcsim.decide.asking import setting_of
+from odcsim.decide.decision import NEAR, NOTABLE
 from odcsim.decide.remedies import outliers
 from odcsim.decide.setting import Setting
 from odcsim.decide.way import Plans, Way

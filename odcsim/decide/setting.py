@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim import catalog
+from odcsim.answer import Printable
 from odcsim.balance.balancer import Assigned, Balancer, Work, assigned, heaviest_first
 from odcsim.balance.refine import scenarios
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
-from odcsim.decide import setting_words
 from odcsim.decide.rivals import sooner
 from odcsim.errors import InputError
 from odcsim.flat import NOTHING, Flat
@@ -25,12 +25,11 @@ from odcsim.question import Terms
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.support.checked import expect
-from odcsim.support.glance import Glance, Glanced
 from odcsim.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Setting(Glanced, Terms):
+class Setting(Printable, Terms):
     """A question whose names have become values: the lengths, and what things cost."""
 
     trace: Trace
@@ -57,10 +56,6 @@ class Setting(Glanced, Terms):
     def device_tokens(self) -> float:
         """Tokens of a device in a minibatch, on average."""
         return self.trace.bundles.mean * self.minibatch
-
-    def _glance(self) -> Glance:
-        about = f"{setting_words.named(self)}, {setting_words.sized(self)}"
-        return Glance("Setting", about, detail=setting_words.question(self))
 
     def check(self) -> None:
         """Refuse a sample over the token limit, by name; or samples that stay together."""

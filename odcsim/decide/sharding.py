@@ -13,7 +13,7 @@ import numpy as np
 
 from odcsim.cost import Cost
 from odcsim.decide import limit, room, stock
-from odcsim.decide.answer import NEAR
+from odcsim.decide.decision import NEAR
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.neighbours.neighbour import lacking
@@ -77,7 +77,7 @@ def _against(cost: Cost, tokens: int, longest: int, trainer: str | None) -> str:
         return ""
     most = max(worse, key=lambda one: one.memory_bytes)
     tight = ", which is tight" if capacity.tight(most) else ""
-    return f"hybrid would take {capacity.sized(most)} of memory per device{tight}"
+    return f"hybrid would take {capacity.size(most)} of memory per device{tight}"
 
 
 def with_limit(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:

@@ -23,6 +23,7 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from odcsim.answer import Answer, AnswerTable, Printable
 from odcsim.catalog.estimates.memory import Memory
 from odcsim.decide.comparison import compare, pairs
 from odcsim.decide.grid import ROWS, Grid, Point, read_grid
@@ -33,7 +34,6 @@ from odcsim.recipe import USUAL
 from odcsim.results.metrics import PARTS
 from odcsim.results.summary import REFERENCE, Made, Row
 from odcsim.support.files import check_apart, check_writable, reading, replacing, telling
-from odcsim.support.glance import Glance, Glanced
 from odcsim.support.held import held
 from odcsim.support.numbers import counted
 
@@ -49,7 +49,7 @@ BLOCK = 16_384  # rows that Parquet is written by
 Rows = Sequence[Mapping[str, Any]]  # of one point: one at least, each with the point's key
 
 
-class SweepRows(Glanced, list[dict[str, Any]]):
+class SweepRows(Printable, list[dict[str, Any]]):
     """A row for each balancer under each sync of each point, in the order of the table. Of a point that cannot run one,
     which says why."""
 
@@ -57,16 +57,16 @@ class SweepRows(Glanced, list[dict[str, Any]]):
         """The same with every column of the table, whether a row has it or not."""
         return [{name: row.get(name) for name in COLUMNS} for row in self]
 
-    def _glance(self) -> Glance:
+    def _answer(self) -> Answer:
         varied = [name for name in ASKED if len({str(row.get(name)) for row in self}) > 1]
         every = (*varied, *ROWS, "makespan_seconds", "idle", "speedup", "memory_fits", REFUSED)
         head = [name for name in every if any(name in row for row in self)]
         refused = [row[REFUSED] for row in self if REFUSED in row]
         points = counted(len({row["point"] for row in self}), "point")
-        answer = [f"{len(refused):,} of them cannot run, such as: {refused[0]}"] if refused else []
+        first = f"{len(refused):,} of them cannot run, such as: {refused[0]}" if refused else ""
         cells = [[row.get(name, "") for name in head] for row in self]
         rows = [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in cells]
-        return Glance("SweepRows", f"{points}, {counted(len(self), 'row')}", answer, head, rows)
+        return Answer("SweepRows", f"{points}, {counted(len(self), 'row')}", first, "", [AnswerTable(head, rows)])
 
 
 def sweep(

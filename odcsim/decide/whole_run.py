@@ -30,6 +30,10 @@ def steps(trace: Trace, epochs: float, global_batch: int, trainer: str | None = 
     return max(1, math.ceil(each * epochs))
 
 
+def epochs(count: float) -> str:
+    return f"{count:g} epoch{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class WholeRun:
     """What the minibatches of an evaluation stand for: so many epochs of its trace."""
@@ -76,8 +80,8 @@ class WholeRun:
 
     @property
     def words(self) -> str:
-        epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
-        return epochs if self.evaluation.setting.trainer else f"{epochs}, {self.steps:,} steps"
+        count = epochs(self.epochs)
+        return count if self.evaluation.setting.trainer else f"{count}, {self.steps:,} steps"
 
     def spent(self, row: Row) -> dict[str, Any]:
         """What the run takes, as JSON and tables name it."""

@@ -64,13 +64,16 @@ def paths_of(name: str, given: Any) -> list[str]:
     return [os.fspath(one) for one in every]
 
 
+BY, MORE = "odcsim advise", "odcsim sweep"  # which command searches what was held fixed
+HELD = tuple(name for name in ASKED if name not in SEARCHED)  # by an advice
+
 ASK = Words(recipe=tuple(name for name, choice in CHOICES.items() if not choice.hidden))
 COMPARE = Words()
 BALANCE = Words(OF_ROWS)
 # What is searched or asked for in several values; and what holds of rows that are compared alone.
 ADVISE = Words(
     ("gpu", "devices", "devices_per_node", "minibatch", "max_tokens", "price", "whole", "field"),
-    tuple(name for name in ASKED if name not in SEARCHED),
+    HELD,
     {"minibatches": 96, "epochs": 1.0},
 )  # fmt: skip
 BREAK_EVEN = Words((*OF_ROWS, "minibatches"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odcsim import catalog
+from odcsim.answer import Answer, AnswerTable, Printable
 from odcsim.errors import InputError, nearest
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour, Settings, unusual
@@ -17,7 +18,6 @@ from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.support.checked import Given
 from odcsim.support.files import reading
-from odcsim.support.glance import Glance, Glanced
 from odcsim.support.numbers import counted
 from odcsim.support.whole import read_stdin, read_text
 
@@ -27,7 +27,7 @@ Pair = tuple[str, str]  # (balancer, sync)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TrainerFlags(Glanced):
+class TrainerFlags(Printable):
     """What a row is called there. As text: the lines that `odcsim flags` prints."""
 
     trainer: Neighbour
@@ -46,11 +46,11 @@ class TrainerFlags(Glanced):
     def __str__(self) -> str:
         return "\n".join(self.lines)
 
-    def _glance(self) -> Glance:
+    def _answer(self) -> Answer:
         about, settings = f"{self.trainer.name}, {self.row.recipe.sync} + {self.row.balancer}", self.settings
-        head = ("setting", "as the trainer reads it")
         rows = [(name, *written({name: value}, self.trainer.form)) for name, value in settings.items()]
-        return Glance("TrainerFlags", about, [counted(len(settings), "setting")], head, rows)
+        table = AnswerTable(("setting", "as the trainer reads it"), rows)
+        return Answer("TrainerFlags", about, counted(len(settings), "setting"), "", [table])
 
 
 def flags(

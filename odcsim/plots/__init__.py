@@ -6,7 +6,7 @@ from odcsim.plots.gantt import gantt, pair
 from odcsim.plots.html import embed, notebook, script, slide
 from odcsim.plots.lengths import lengths
 from odcsim.plots.rows import idle, speedups, sweep
-from odcsim.plots.style import NAMES
+from odcsim.say.timeline_words import NAMES
 
 __all__ = [
     "NAMES",

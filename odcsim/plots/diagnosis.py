@@ -10,9 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from odcsim.decide.diagnosis.computed import table_of
-from odcsim.decide.diagnosis.found import PARTS, Breakdown, Changes
+from odcsim.decide.diagnosis.found import PARTS, WORK, Breakdown, Changes
 from odcsim.decide.diagnosis.inferred import tracked
-from odcsim.decide.diagnosis.words import WORK
 from odcsim.errors import InputError
 from odcsim.observed.run import Doing, RanStep, SeenRun, Track
 from odcsim.plots import style

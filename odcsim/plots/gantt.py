@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from odcsim.plots.style import HEAD, INK, NAMES, layout, marker
+from odcsim.plots.style import HEAD, INK, layout, marker
 from odcsim.results.slices import compute_lane, microbatch_named, view
+from odcsim.say.timeline_words import NAMES
 from odcsim.timeline import Block, Floats, Timeline
 
 MOST_DEVICES, MOST_BARS = 64, 4000

@@ -6,9 +6,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from odcsim.plots.style import BLUE, COLOURS, DOTTED, GREY, INK, NAMES, SKY, figure, marker, whiskers
+from odcsim.plots.style import BLUE, COLOURS, DOTTED, GREY, INK, SKY, figure, marker, whiskers
 from odcsim.results.metrics import PARTS
 from odcsim.results.summary import REFERENCE, Row
+from odcsim.say.timeline_words import NAMES
 
 ROW_PIXELS, FRAME_PIXELS = 27, 170
 ORANGE = COLOURS["wait_end"]

@@ -24,19 +24,6 @@ COLOURS = {
     "optimizer": "#5B5B5B",
     "other": GREY,
 }
-NAMES = {
-    "compute": "compute",
-    "forward": "forward",
-    "head": "head and loss",
-    "backward": "backward",
-    "wait_inside": "waiting inside the minibatch",
-    "wait_end": "waiting at its end",
-    "gather": "gather, not hidden",
-    "push": "push, not hidden",
-    "overhead": "fixed cost of a microbatch",
-    "optimizer": "optimizer",
-    "other": "other (fixed costs, optimizer)",
-}
 HATCHED = {"wait_inside": "/", "wait_end": "\\"}
 DOTTED = {"color": INK, "dash": "dot", "width": 1.5}  # a line of what is compared with
 

@@ -5,7 +5,8 @@ from math import floor, log10
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from odcsim.plots.gantt import ORDER, bars, choose, headline, makespan
-from odcsim.plots.style import COLOURS, HATCHED, NAMES
+from odcsim.plots.style import COLOURS, HATCHED
+from odcsim.say.timeline_words import NAMES
 from odcsim.timeline import Block, Timeline
 
 WIDTH, LEFT, RIGHT = 900, 76, 14

@@ -60,12 +60,12 @@ def roomiest(every: Sequence[Each]) -> list[Each]:
     return [one for one in every if level(one) == best]
 
 
-def told(one: Sized) -> str:
+def text(one: Sized) -> str:
     """`78 of 86 GB`, or `83 of 86 GB: tight`."""
-    return f"{sized(one)}{': tight' if tight(one) else ''}"
+    return f"{size(one)}{': tight' if tight(one) else ''}"
 
 
-def sized(one: Sized) -> str:
+def size(one: Sized) -> str:
     """With what a GPU has where that is known, and with a digit more where both would read alike."""
     used, limit = (one.memory_bytes or 0.0) / 1e9, (one.memory_limit or 0.0) / 1e9
     form = ".1f" if round(used) == round(limit) else ".0f"

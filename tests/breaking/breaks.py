@@ -46,7 +46,7 @@ ROOMS = {  # of the simulator and of the engine: folders, "" for the files besid
     "decide": (SIM, ["decide"]),
     "runs": (SIM, ["observed", "fitting"]),
     "results": (SIM, ["results", "executors"]),
-    "shown": (SIM, ["show", "plots", "cli", "checking", "neighbours"]),
+    "shown": (SIM, ["say", "show", "plots", "cli", "checking", "neighbours"]),
     "arenas": (ENGINE, ["backends", "memory", "places", "devices"]),
     "fsdp": (ENGINE, ["fsdp"]),
     "trainers": (ENGINE, ["trainers", "watching"]),

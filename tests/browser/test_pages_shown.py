@@ -10,9 +10,8 @@ from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, sweep_max_tokens
 from odcsim.question import Question
 from odcsim.reading import load
-from odcsim.show.pages.answer_pages import write_advice, write_diagnosis
+from odcsim.show.pages.answer_pages import write_advice, write_diagnosis, write_timelines
 from odcsim.show.pages.report import write_report
-from odcsim.show.pages.timelines_page import write_timelines
 
 pytestmark = pytest.mark.browser
 

@@ -52,12 +52,13 @@ def house(tmp_path_factory):
 def compared(house):
     """The rows of a comparison, and the answer."""
     return house.told("""
-from odcsim.decide.answer import answer
+from odcsim.decide.decision import decide
 from odcsim.plots import rows
 found = odcsim.compare(odcsim.ask(trace, model, **asked))
-basis = answer(found)
-said(rows=found.as_json()["rows"], verdict=found.sentences()[0], glance=repr(found), lead=basis.over_rival,
-     best=basis.best.pair, rival=basis.rival.pair, pays=basis.pays, title=rows.speedups(found.rows).layout.title.text,
+decision = decide(found)
+said(rows=found.as_json()["rows"], verdict=found.sentences()[0], glance=repr(found), lead=decision.over_rival,
+     best=decision.best.pair, rival=decision.rival.pair, pays=decision.pays,
+     title=rows.speedups(found.rows).layout.title.text,
      bold=[row.pair for row in found.rows if rows.label(row).startswith("<b>")])
 """)
 

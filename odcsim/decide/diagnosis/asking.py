@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from odcsim.decide.diagnosis import columns, words
+from odcsim.answer import Result
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, Change, Changes, StepPart
 from odcsim.decide.diagnosis.logged import logged
@@ -20,7 +20,6 @@ from odcsim.observed.run import SeenRun
 from odcsim.option import flag
 from odcsim.question import FIELDS, LENGTHS
 from odcsim.reading import named
-from odcsim.support.glance import Glance, Glanced
 from odcsim.trace import Trace
 
 SCHEMA = 1
@@ -37,7 +36,7 @@ OF_LOGS = (
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Diagnosis(Glanced):
+class Diagnosis(Result):
     """What was seen of a run, where its steps went, and what other ways to run it would bring."""
 
     run: SeenRun
@@ -49,11 +48,7 @@ class Diagnosis(Glanced):
     @property
     def best(self) -> Change | None:
         """The way of least effort that is about as fast as any; None where nothing is to gain."""
-        return words.fastest(self.changes)
-
-    def sentences(self) -> list[str]:
-        """The answer, what was read, each way to change it, and what cannot be told."""
-        return words.sentences(self.run, self.found, self.changes)
+        return self.changes.best
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim diagnose --json` prints it."""
@@ -62,7 +57,7 @@ class Diagnosis(Glanced):
         return {
             "schema": SCHEMA,
             "inputs": {"sources": list(self.sources), "lengths": self.lengths, **changes.inputs},
-            "answer": words.answer(run, found, changes),
+            "answer": self.sentences()[0],
             "run": {
                 "source": run.source,
                 "ranks": run.ranks,
@@ -75,7 +70,7 @@ class Diagnosis(Glanced):
             },
             "seconds": found.seconds,
             "parts": [_part(part) for part in found.parts],
-            "ranks": [asdict(one) for one in columns.worst(found)],
+            "ranks": [asdict(one) for one in found.stragglers],
             "late": [asdict(one) for one in found.late],
             "ways": [_way(one, known) for one in changes.ways],
             "rests": changes.rests,
@@ -87,11 +82,6 @@ class Diagnosis(Glanced):
     def records(self) -> list[dict[str, Any]]:
         """A row for each part of the step."""
         return [_part(part) for part in self.found.parts]
-
-    def _glance(self) -> Glance:
-        told = [words.answer(self.run, self.found, self.changes)]
-        detail = " ".join(words.untold(self.run, self.found, self.changes))
-        return Glance("Diagnosis", self.run.source, told, *columns.parts(self.found), detail)
 
 
 def _part(part: StepPart) -> dict[str, Any]:

@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from odcsim.decide.decision import NOTABLE
 from odcsim.timeline import Floats
+
+WORK = ("compute", "padding", "transfer")
+SLOW = 1.02  # times as long as others for equal work: a slow device
+APART = 0.02  # of a step, by which ranks differ
 
 # Where a step goes. The first three are work; the rest is lost.
 PARTS: Mapping[str, str] = {
@@ -74,6 +79,27 @@ class Breakdown:
     def share(self, name: str) -> float:
         return next(part.share for part in self.parts if part.name == name)
 
+    @property
+    def lost(self) -> float:
+        """Share of a step that is neither work nor bytes, padding among it."""
+        return sum(part.share for part in self.parts if part.name not in WORK or part.name == "padding")
+
+    @property
+    def idle(self) -> float:
+        return sum(part.share for part in self.parts if part.name not in WORK)
+
+    @property
+    def stragglers(self) -> list[RankFound]:
+        """All ranks, those for which the others waited most first."""
+        return sorted(self.ranks, key=lambda one: (-one.caused, -one.pace, one.rank))
+
+    @property
+    def even(self) -> bool:
+        """Whether ranks do not differ."""
+        shares = [[one.compute for one in self.ranks], [one.waiting for one in self.ranks]]
+        apart = any(max(of, default=0) - min(of, default=0) >= APART for of in shares)
+        return len(self.ranks) < 2 or not (apart or any(one.pace >= SLOW for one in self.ranks))
+
 
 EFFORTS = ("a setting", "a repair", "another sampler", "another engine")  # from least to most
 
@@ -107,3 +133,10 @@ class Changes:
     rests: str  # what is known of samples and seconds, in words
     inputs: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the question that the rows answer
     cannot: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Change | None:
+        """The one of least effort that is about as fast as any that is worth it; None where nothing is to gain."""
+        worth = [one for one in self.ways if one.gain >= NOTABLE and one.low > 1 and one.fits is not False]
+        most = max((one.gain for one in worth), default=0.0)
+        return next((one for one in worth if one.gain * NOTABLE >= most), None)

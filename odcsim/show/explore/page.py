@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from odcsim import catalog
-from odcsim.decide import setting_words
 from odcsim.plots.style import HEAD
 from odcsim.reading.named import names
+from odcsim.say import setting_words
 from odcsim.show.explore import reply as replies
 from odcsim.show.explore.controls import CONTROLS, SHARDED, STOPS, TEXTS, PageQuestion, read_controls, read_link
 from odcsim.show.explore.line import or_line

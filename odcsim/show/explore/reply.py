@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from odcsim import neighbours
-from odcsim.decide import answer, answer_words
 from odcsim.decide.break_even import draw, lead, network, plans
-from odcsim.decide.break_even_words import sentence
 from odcsim.decide.comparison import Comparison, compare, pairs
+from odcsim.decide.decision import Decision, decide
 from odcsim.decide.setting import Drawn, Setting, assign
 from odcsim.plots.gantt import panels
-from odcsim.results import summary
-from odcsim.results.summary import priced
+from odcsim.results.summary import best_first, priced
+from odcsim.say import row_words
+from odcsim.say.break_even_words import sentence
+from odcsim.say.comparison_words import advice, headline
 from odcsim.schedule import ScheduleFile
 from odcsim.show.explore.controls import ROWS, PageQuestion, rows
 from odcsim.show.pages import report as pages
-from odcsim.show.pages.report import advice
 from odcsim.support.remembered import remembered
 
 PLANNED = 2**18  # samples of plans that are remembered, each by some ten balancers: some 300 MB
@@ -26,26 +26,26 @@ MOST = 16  # devices of a chart that follows a slider
 @dataclass(frozen=True, slots=True)
 class Reply:
     comparison: Comparison
-    basis: answer.Answer
+    decision: Decision
 
     @property
     def advice(self) -> list[str]:
         """Hours and dollars of as many epochs as are asked for."""
-        return advice(self.comparison, self.basis)
+        return advice(self.comparison, self.decision)
 
     @property
     def verdict(self) -> str:
-        return answer_words.verdict(self.basis)
+        return headline(self.decision)
 
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Heads and rows, best first."""
-        rows = summary.best_first(self.comparison.rows)
-        return summary.table([self.comparison.spent(row) for row in rows], summary.DRAGGED)
+        rows = best_first(self.comparison.rows)
+        return row_words.table([self.comparison.spent(row) for row in rows], row_words.DRAGGED)
 
     @property
     def chosen(self) -> str:
-        return self.basis.chosen.name
+        return self.decision.chosen.name
 
 
 @remembered(ROWS, lambda found, _: rows(found.comparison.setting))
@@ -54,7 +54,7 @@ def reply(asked: PageQuestion) -> Reply:
     found, price = _compared(asked.bare), asked.price
     setting = replace(found.setting, price=price, epochs=asked.epochs)
     comparison = replace(found, setting=setting, rows=tuple(priced(row, price) for row in found.rows))
-    return Reply(comparison, answer.answer(comparison))
+    return Reply(comparison, decide(comparison))
 
 
 @remembered(ROWS, lambda found, _: rows(found.setting))
@@ -88,8 +88,8 @@ def _plans(*_of: Any) -> dict[str, ScheduleFile]:
 def chart(asked: PageQuestion) -> dict[str, Any]:
     """What to run against what is run today, as plotly's figure in plain values."""
     found = reply(asked)
-    chosen = found.basis.best if found.basis.chosen is found.basis.reference else found.basis.chosen
-    both = [row.pair for row in (found.basis.reference, chosen)]
+    chosen = found.decision.best if found.decision.chosen is found.decision.reference else found.decision.chosen
+    both = [row.pair for row in (found.decision.reference, chosen)]
     number = found.comparison.typical(*both)
     timelines = [found.comparison.timeline(*row, number) for row in both]
     return panels(timelines, 0, number=number, most=MOST)

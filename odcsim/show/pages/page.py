@@ -1,13 +1,16 @@
 """A web page as one string that needs nothing from outside, neither network nor file. Every word is escaped."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
 import odcsim
 from odcsim import plots
+from odcsim.answer import Answer, AnswerTable
 
+RESTS = ". What the model assumes, and what it leaves out: <code>docs/model</code> of odcsim's repository"
+RESTS += " beside its source."
 # Nothing may be fetched, whatever a later change puts into the page.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
@@ -26,9 +29,9 @@ def document(title: str, body: Iterable[str], *, script: str = "") -> str:
     )
 
 
-def with_figures(title: str, body: Iterable[str], rests: str = "") -> str:
-    """A document that can show figures, and ends with what made it; `rests` is HTML behind that."""
-    footer = f"<footer><p>odcsim {odcsim.__version__}{rests}</p></footer>"
+def with_figures(title: str, body: Iterable[str]) -> str:
+    """A document that can show figures, and ends with what made it."""
+    footer = f"<footer><p>odcsim {odcsim.__version__}{RESTS}</p></footer>"
     return document(title, [*body, footer], script=plots.script())
 
 
@@ -63,20 +66,34 @@ def key_figures(items: Iterable[tuple[str, str]]) -> str:
     return f'<ul class="figures">{shown}</ul>'
 
 
-def table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], kinds: Sequence[str] = (), *, name: str, wraps: bool = False
-) -> str:
-    """Rows of text, the first cell of each its heading. `kinds` are the rows' CSS classes. It scrolls by itself, by
-    keys too; the name says to a screen reader what it is in. `wraps`: the last column is words, which do."""
+def table(shown: AnswerTable) -> str:
+    """Rows of text, the first cell of each its heading, its marks their CSS classes. It scrolls by itself, by keys too;
+    its name says to a screen reader what it is in."""
     body = []
-    for number, row in enumerate(rows):
-        kind = f' class="{kinds[number]}"' if kinds and kinds[number] else ""
+    for number, row in enumerate(shown.rows):
+        kind = f' class="{shown.marks[number]}"' if shown.marks and shown.marks[number] else ""
         cells = "".join(f"<td>{_lines(cell)}</td>" for cell in row[1:])
         body.append(f'<tr{kind}><th scope="row">{escape(row[0])}</th>{cells}</tr>')
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    kind = ' class="told"' if wraps else ""
-    inner = f"<table{kind}><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    return f'<div class="scroll" role="region" aria-label="{escape(name)}" tabindex="0">{inner}</div>'
+        for text in shown.details[number] if shown.details else ():
+            body.append(f'<tr class="detail"><td colspan="{len(shown.head)}">{escape(text)}</td></tr>')
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in shown.head)
+    inner = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f'<div class="scroll" role="region" aria-label="{escape(shown.name)}" tabindex="0">{inner}</div>'
+
+
+def of_answer(said: Answer, title: str, *, yes: bool, pictures: Mapping[str, Sequence[str]]) -> str:
+    """An answer as a page. `pictures`: of each table, by its name, or of none."""
+    body = [
+        heading(title, 1),
+        paragraph(said.question, "asked"),
+        *([answer([said.headline], yes=yes)] if said.headline else []),
+        *([key_figures(said.figures)] if said.figures else []),
+        *pictures.get("", ()),
+    ]
+    for shown in said.tables:
+        body += [heading(shown.name), *pictures.get(shown.name, ()), table(shown)]
+        body += [paragraph(shown.says, "note")] if shown.says else []
+    return with_figures(title, [*body, *map(paragraph, said.sentences)])
 
 
 def _lines(cell: str) -> str:

@@ -5,22 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from odcsim import plots
-from odcsim.decide import answer, answer_words, setting_words
-from odcsim.decide.answer import Answer
-from odcsim.decide.answer_words import dollars_between, hours_between, spent_dollars, spent_hours
+from odcsim.answer import AnswerTable
 from odcsim.decide.comparison import Comparison, inputs
+from odcsim.decide.decision import Decision, decide
 from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
 from odcsim.recipe import ASKED, CHOICES, PART
-from odcsim.results import summary
 from odcsim.results.summary import Row
+from odcsim.say import comparison_words, row_words, setting_words
 from odcsim.show.pages import page
 from odcsim.support.checked import expect
 from odcsim.support.files import write_text
-from odcsim.support.numbers import counted, duration, finer, from_to, hours, money, ratio
-
-RESTS = ". What the model assumes, and what it leaves out: <code>docs/model</code> of odcsim's repository"
-RESTS += " beside its source."
+from odcsim.support.numbers import counted, from_to, ratio
 
 
 def write_report(
@@ -39,27 +35,27 @@ def report(comparison: Comparison, sweep: Sequence[tuple[int, Comparison]] = (),
     if epochs is not None:
         sweep = [(limit, _over(other, epochs)) for limit, other in sweep]
         comparison = _over(comparison, epochs)
-    reply = answer.answer(comparison)
+    decision = decide(comparison)
     cost, trace = comparison.setting.cost, comparison.setting.trace
     where = f"{cost.cluster.gpus} x {cost.profile.gpu}"
     title = f"How to train {cost.model.name} on {where}, with lengths like those of {trace.name}?"
     order = "In order of speed. Marked: the row to choose, and collective + lb-micro."
     body = [
         page.heading(title, 1),
-        *_opening(comparison, reply),
+        *_opening(comparison, decision),
         page.heading("Every balancer under every sync"),
-        page.paragraph(f"{answer_words.basis(comparison)} {order}", "note"),
-        *_rows(comparison, reply),
+        page.paragraph(f"{comparison_words.basis(comparison)} {order}", "note"),
+        *_rows(comparison, decision),
         plots.embed(plots.speedups(comparison.rows), "speedups"),
         plots.embed(plots.idle(comparison.rows), "idle"),
-        *_pair(comparison, reply),
+        *_pair(comparison, decision),
         *(_sweep(sweep) if sweep else []),
-        *_memory(reply),
+        *_memory(decision),
         page.heading("Your lengths"),
         plots.embed(plots.lengths(trace), "lengths"),
         *_origins(comparison),
     ]
-    return page.with_figures(title, body, RESTS)
+    return page.with_figures(title, body)
 
 
 def _over(comparison: Comparison, epochs: float) -> Comparison:
@@ -67,99 +63,40 @@ def _over(comparison: Comparison, epochs: float) -> Comparison:
     return replace(comparison, setting=replace(comparison.setting, epochs=epochs))
 
 
-def _opening(comparison: Comparison, reply: Answer) -> list[str]:
+def _opening(comparison: Comparison, decision: Decision) -> list[str]:
     """What to run, what it takes, how sure that is; then what on-demand gives. Figures are of the whole training run,
     where somebody asked for one."""
     badges = [f"seconds: {comparison.fidelity}"]
     badges += [f"lengths: {setting_words.SHAPE}"] if setting_words.SHAPE in comparison.setting.trace.origin else []
-    gain = "Would on-demand communication pay?" if reply.balanced is None else "What would you gain with odc_engine?"
+    gain = "Would on-demand communication pay?" if decision.balanced is None else "What would you gain with odc_engine?"
     return [
-        page.answer(advice(comparison, reply)),
-        page.key_figures(_figures(comparison, reply)),
+        page.answer(comparison_words.advice(comparison, decision)),
+        page.key_figures(comparison_words.figures(comparison, decision)),
         f"<p>{' '.join(map(page.badge, badges))}</p>",
         page.heading(gain),
-        page.answer([answer_words.verdict(reply)], yes=reply.pays),
-        *(page.paragraph(sentence) for sentence in answer_words.sentences(comparison, reply)),
+        page.answer([comparison_words.headline(decision)], yes=decision.pays),
+        *(page.paragraph(sentence) for sentence in comparison_words.sentences(comparison, decision)),
     ]
 
 
-def advice(comparison: Comparison, reply: Answer) -> list[str]:
-    """What to run, how long, how much; how sure, by the interval of its seconds and that of its minibatches; and
-    whether it fits."""
-    chosen, setting, run = reply.chosen, comparison.setting, comparison.whole_run
-    misfit = answer_words.misfit(comparison, reply)
-    if reply.nothing_fits:
-        return [answer_words.verdict(reply), *misfit]
-    size = f"{setting.minibatch} {setting.trace.unit}{'s' if setting.minibatch > 1 else ''} per device and step, "
-    size += f"at most {setting.limit:,} tokens in a microbatch"
-    size = answer_words.settings(chosen.made, setting.trace.unit) if chosen.made else size
-    if run is None:
-        paid = f", {spent_dollars(chosen)}" if chosen.dollars is not None else ""
-        takes = f"{chosen.minibatches} optimizer steps take {duration(chosen.makespan_seconds)}, "
-        takes += f"{spent_hours(chosen)}{paid}."
-    else:
-        takes = " ".join(answer_words.whole_run(comparison, reply))
-    off, spent = from_to(chosen.speedup_low or 0.0, chosen.speedup_high or 0.0, ratio), comparison.spent(chosen)
-    if spent.certain:
-        seconds = "the seconds come without an interval"
-    else:
-        ends = spent.model_low / spent.makespan_seconds, spent.model_high / spent.makespan_seconds
-        seconds = f"the 90 % interval is {from_to(*ends, ratio)} times these seconds"
-    sure = f"Uncertainty: {seconds}; the speedup over collective + lb-micro is {off}."
-    return [f"Run {chosen.name}: {size}. {takes}", *misfit, sure]
-
-
-def _figures(comparison: Comparison, reply: Answer) -> list[tuple[str, str]]:
-    """A few numbers to remember, each with what it is."""
-    chosen, before = (comparison.spent(row) for row in (reply.chosen, reply.reference))
-    for_steps = f"for {chosen.minibatches:,} optimizer steps"
-    instead = "before" if reply.balanced is None else f"under {reply.reference.name}"
-    spent = f"GPU-hours {for_steps}{hours_between(chosen)}, {hours(before.gpu_hours)} {instead}"
-    more = finer(chosen.gpu_hours_low, chosen.gpu_hours_high, hours)
-    figures = [(duration(chosen.makespan_seconds), for_steps), (hours(chosen.gpu_hours, more), spent)]
-    if chosen.dollars is not None and before.dollars is not None:
-        more = finer(chosen.dollars_low or 0.0, chosen.dollars_high or 0.0, money)
-        dollars = f"{for_steps}{dollars_between(chosen)}, {money(before.dollars)} {instead}"
-        figures.append((money(chosen.dollars, more), dollars))
-    if reply.balanced is None:
-        idle = f"idle, from collective + lb-micro to {chosen.name}"
-        figures.append((f"{before.idle:.0%} → {chosen.idle:.0%}", idle))
-    else:
-        figures.append((f"{chosen.idle:.0%}", f"idle under {chosen.name}"))
-    gain = f"as fast as collective + lb-micro, {answer_words.interval(reply.chosen)}"
-    figures.append((f"{chosen.speedup:.2f} x", gain))
-    if chosen.memory_bytes is not None:
-        room = f" of {comparison.memory_limit / 1e9:.0f} GB that a GPU has" if comparison.memory_limit else ""
-        figures.append((f"{chosen.memory_bytes / 1e9:.0f} GB", f"of memory per device{room}"))
-    return figures
-
-
-def _rows(comparison: Comparison, reply: Answer) -> list[str]:
+def _rows(comparison: Comparison, decision: Decision) -> list[str]:
     """The rows that the answer names and the best of each sync, and behind a line to open all others."""
 
     def table(ordered: Sequence[Row], name: str) -> str:
-        kinds = ["best" if r is reply.chosen else "reference" if r is reply.reference else "" for r in ordered]
-        spent = [comparison.spent(row) for row in ordered]
-        return page.table(*summary.table(spent, summary.PAGE), kinds, name=f"{name}: of {comparison.basis}")
+        marks = [comparison_words.mark(row, decision) for row in ordered]
+        head, cells = row_words.table([comparison.spent(row) for row in ordered], row_words.PAGE)
+        return page.table(AnswerTable(head, cells, f"{name}: of {comparison.basis}", marks=marks))
 
-    few, others = parted(comparison, reply)
+    few, others = comparison_words.parted(comparison, decision)
     first = table(few, "The rows to choose from")
     words = f"{counted(len(others), 'more row')}: slower than the best of their sync, or over memory"
     return [first, page.folded(words, [table(others, "Every other row")])] if others else [first]
 
 
-def parted(comparison: Comparison, reply: Answer) -> tuple[list[Row], list[Row]]:
-    """Those to choose from, and those that nobody would choose: both in order of speed, those that do not fit last."""
-    ordered = summary.best_first(comparison.rows)
-    best = {row.sync: row.pair for row in reversed(ordered)}
-    few = {*best.values(), *(row.pair for row in (reply.reference, reply.rival, reply.best))}
-    return [r for r in ordered if r.pair in few], [r for r in ordered if r.pair not in few]
-
-
-def _pair(comparison: Comparison, reply: Answer) -> list[str]:
+def _pair(comparison: Comparison, decision: Decision) -> list[str]:
     """What to run against what is run today, in the minibatch that idles as the table says; drawn to one scale."""
-    chosen = reply.best if reply.chosen is reply.reference else reply.chosen
-    pair = [row.pair for row in (reply.reference, chosen)]
+    chosen = decision.best if decision.chosen is decision.reference else decision.chosen
+    pair = [row.pair for row in (decision.reference, chosen)]
     number = comparison.typical(*pair)
     timelines = [comparison.timeline(*row, number) for row in pair]
     spans = [float(t.blocks[0].had.max()) for t in timelines]
@@ -167,7 +104,7 @@ def _pair(comparison: Comparison, reply: Answer) -> list[str]:
     words = f"Both charts run the same {timelines[0].samples[0]} samples, on one time scale: "
     words += f"minibatch {number}. Its idle time "
     words += f"({lost[0]:.0%} and {lost[1]:.0%}) is closest to that of all {comparison.setting.minibatches} "
-    words += f"({reply.reference.idle:.0%} and {chosen.idle:.0%}). "
+    words += f"({decision.reference.idle:.0%} and {chosen.idle:.0%}). "
     words += f"The upper chart takes {spans[0] / spans[1]:.2f} times as long."
     drawn = [plots.gantt(t, 0, until=max(spans), number=number) for t in timelines]
     charts = [plots.embed(chart, name) for chart, name in zip(drawn, ("gantt-before", "gantt-after"), strict=True)]
@@ -176,33 +113,28 @@ def _pair(comparison: Comparison, reply: Answer) -> list[str]:
 
 def _sweep(sweep: Sequence[tuple[int, Comparison]]) -> list[str]:
     """The speedups, and the fastest row at each limit with what it costs; what does not fit is said so."""
-    best = [comparison.spent(answer.answer(comparison).chosen) for _, comparison in sweep]
-    names, texts = summary.table(best, summary.LIMITS)
+    best = [comparison.spent(decide(comparison).chosen) for _, comparison in sweep]
+    names, texts = row_words.table(best, row_words.LIMITS)
     cells = [[f"{limit:,}", *row] for (limit, _), row in zip(sweep, texts, strict=True)]
-    kinds = ["reference" if row.memory_fits is False else "" for row in best]
+    marks = ["reference" if row.memory_fits is False else "" for row in best]
     room, points = sweep[0][1].memory_limit, [(limit, comparison.rows) for limit, comparison in sweep]
-    words = f"{answer_words.basis(sweep[0][1])} The speedup is over collective + lb-micro at the same limit."
+    words = f"{comparison_words.basis(sweep[0][1])} The speedup is over collective + lb-micro at the same limit."
     words += f" A GPU has {room / 1e9:.0f} GB." if room else ""
     head, name = ["tokens of a microbatch", "fastest row", *names[1:]], "The fastest row at each token limit"
     return [
         page.heading("How many tokens should a microbatch hold?"),
         plots.embed(plots.sweep(points), "sweep"),
         plots.embed(ceiling(points, room), "ceiling"),
-        page.table(head, cells, kinds, name=name),
+        page.table(AnswerTable(head, cells, name, marks=marks)),
         page.paragraph(words, "note"),
     ]
 
 
-def _memory(reply: Answer) -> list[str]:
+def _memory(decision: Decision) -> list[str]:
     """What the memory of the rows that count is for."""
-    rows = {r.name: r.memory_terms for r in (reply.reference, reply.rival, reply.best) if r.memory_terms}
-    if not rows:
-        return []
-    names = [name for name in next(iter(rows.values())) if any(terms[name] for terms in rows.values())]
-    cells = [[row, *(f"{terms[name] / 1e9:.1f}" for name in names)] for row, terms in rows.items()]
-    table = page.table(["GB", *names], cells, name="Peak memory by use")
+    table = comparison_words.memory_table(decision)
     words = "Peak memory of one device in a minibatch (GB), by use."
-    return [page.heading("Memory"), table, page.paragraph(words, "note")]
+    return [page.heading("Memory"), page.table(table), page.paragraph(words, "note")] if table.head[1:-1] else []
 
 
 def _origins(comparison: Comparison) -> list[str]:

@@ -14,9 +14,9 @@ from odcsim.catalog.estimates.spreads import STARTS
 from odcsim.catalog.rates import families, family_of, figures, rates, spreads
 from odcsim.cluster import GPU
 from odcsim.decide.setting import cost_of
-from odcsim.decide.setting_words import trust
 from odcsim.errors import InputError
 from odcsim.recipe import CHOICES, Kernels, Recipe
+from odcsim.say.setting_words import trust
 
 # Published or recomputed elsewhere: parameters and active parameters in 10^9, bf16 megabytes of one layer, and the
 # length at which causal attention costs as much as the matmuls, in thousands (0 where windows make it meaningless).

@@ -9,7 +9,7 @@ import pytest
 from odcsim import Trace, catalog
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.decide import advice_words, calibrate, room, search
+from odcsim.decide import calibrate, room, search
 from odcsim.decide.advice import Wish, offer, searched
 from odcsim.decide.asking import setting_of
 from odcsim.question import FIELDS, Question
@@ -44,9 +44,9 @@ def test_what_would_be_within_both_is(advice):
     """Each deadline and budget that is said to work finds something to rent."""
     fastest, cheapest = min(o.seconds for o in advice.offers), min(o.dollars for o in advice.offers)
     for limits in ({"deadline": fastest / 2}, {"budget": cheapest / 2}, {"deadline": fastest / 2, "budget": 1e6}):
-        assert advice_words.rented(replace(advice, wish=replace(WISH, **limits))) is None
+        assert replace(advice, wish=replace(WISH, **limits)).rent is None
     for limits in ({"deadline": fastest}, {"budget": cheapest}):
-        assert advice_words.rented(replace(advice, wish=replace(WISH, **limits)))
+        assert replace(advice, wish=replace(WISH, **limits)).rent
 
 
 def test_prices_are_of_gpus_in_whatever_case():
@@ -61,7 +61,7 @@ def test_a_cutoff_of_few_samples_that_makes_room_does_so():
     outlier = replace(ASKED, trace=Trace("one long", lengths), model="llama-3.1-8b", minibatches=12)
     wish = replace(WISH, question=outlier, gpus=("h100",), devices=(8,), prices={})
     one = offer(wish, "h100", 8)
-    cutoff = int(re.search(r"--truncate (\d+) \(", "\n".join(advice_words.sentences(searched(wish))))[1])
+    cutoff = int(re.search(r"--truncate (\d+) \(", "\n".join(searched(wish).sentences()))[1])
     kept = one.kept_out
     assert capacity.level(kept.need) == capacity.OVER
     assert room.needed(kept.way.cost, cutoff, cutoff).total <= capacity.filled(kept.need.memory_limit)

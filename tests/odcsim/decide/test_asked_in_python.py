@@ -8,7 +8,7 @@ import pytest
 
 import odcsim
 from odcsim.cli import main
-from odcsim.decide.answer import NOTABLE
+from odcsim.decide.decision import NOTABLE
 from odcsim.support import tables
 
 RNG = np.random.default_rng(5)
@@ -155,7 +155,7 @@ def test_a_fit_says_and_writes_what_the_command_does(case, folder, tmp_path, cap
     found = odcsim.fit(*sources, **words, output=mine)
     assert mine.read_bytes() == its.read_bytes()
     assert "\n".join([*found.sentences(), f"{its}: {found.profile.origin}\n"]) == told
-    assert found._repr_html_().count("<tr>") == 1 + len(found.lines)
+    assert found._repr_html_().count("<p>") == 1 + len(found.lines)
     if case == "microbatches":
         asked = {"gpu": None, "profile": str(mine), "devices": 1, "minibatch": 2, "recompute": "none"}
         assert odcsim.ask([500, 700], MODEL, **asked).cost.profile == found.profile

@@ -10,8 +10,8 @@ from odcsim import Comparison, InputError, ask, balance, compare
 from odcsim.catalog import fits
 from odcsim.catalog.estimates.compute import flops
 from odcsim.cluster import Cluster
-from odcsim.decide import answer
 from odcsim.decide.comparison import clearest, pairs, typical
+from odcsim.decide.decision import decide
 from odcsim.decide.evaluate import least_trusted
 from odcsim.profile import Polynomial, Timing
 from odcsim.program import SYNCS
@@ -91,9 +91,9 @@ def test_some_rows_alone_say_what_they_say_among_all(setting, compared):
     few = compare(setting, among=[*REST, MINI])
     for name in ("speedup", "sync_gain", "idle"):
         assert getattr(few.row(*MINI), name) == getattr(compared.row(*MINI), name)
-    assert answer.answer(few)
+    assert decide(few)
     with pytest.raises(InputError):
-        answer.answer(compare(setting, among=REST[:2]))
+        decide(compare(setting, among=REST[:2]))
 
 
 def usage(makespan, idle):

@@ -8,9 +8,11 @@ import pytest
 
 from odcsim import Trace, ask, compare, plan
 from odcsim.balance import standing_for
-from odcsim.decide import answer, answer_words, limit, room
+from odcsim.decide import limit, room
+from odcsim.decide.decision import decide
 from odcsim.executors.simulation import makespans
 from odcsim.results import capacity
+from odcsim.say.comparison_words import sentences
 
 MODELS = ("qwen3-0.6b", "qwen2.5-1.5b", "qwen2.5-7b")
 SIDES = ("collective", "on-demand")
@@ -124,6 +126,6 @@ def test_a_longest_sample_that_was_not_drawn_is_told_of():
     """Each drawn row fits, and a way out is said all the same."""
     one_long = Trace("one long", np.append(CHAT.lengths, 60_000))
     found = compare(ask(one_long, "llama-3.1-8b", gpu="h100", devices=4, minibatch=4, minibatches=2))
-    reply = answer.answer(found)
+    reply = decide(found)
     assert capacity.level(reply.chosen) == capacity.FITS
-    assert any("--truncate" in said for said in answer_words.sentences(found, reply))
+    assert any("--truncate" in said for said in sentences(found, reply))

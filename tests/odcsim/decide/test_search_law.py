@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from odcsim import InputError, Trace, ask, compare, plan
 from odcsim.balance import advised, standing_for
-from odcsim.decide import advice, advice_words, room, search, stock
+from odcsim.decide import advice, room, search, stock
 from odcsim.decide.advice import Offer, Pick, Wish
-from odcsim.decide.answer import NOTABLE
+from odcsim.decide.decision import NOTABLE
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.way import Plans, Way
 from odcsim.executors.simulation import makespans
@@ -325,7 +325,7 @@ def test_the_fastest_of_those_within_a_percent_of_the_cheapest_is_rented(row, se
     within = [one for one in within if wish.budget is None or one.dollars <= wish.budget]
     best = [one for one in within if level(one) == min(map(level, within))]
     near = [one for one in best if spent(one) <= 1.01 * min(map(spent, best))]
-    found = advice_words.rented(SimpleNamespace(wish=wish, offers=every))
+    found = advice.Advice(wish, tuple(every), ()).rent
     assert found is min(near, key=lambda one: one.seconds, default=None)
 
 

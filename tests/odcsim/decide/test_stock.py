@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from odcsim import InputError, Trace, ask, compare, plan
 from odcsim.decide import stock
-from odcsim.decide.answer import answer
+from odcsim.decide.decision import answer
 from odcsim.decide.whole_run import steps
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED

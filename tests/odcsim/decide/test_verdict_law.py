@@ -8,9 +8,10 @@ import pytest
 
 from odcsim import compare
 from odcsim.balance import advised, named
-from odcsim.decide import answer, answer_words
+from odcsim.decide.decision import decide
 from odcsim.results import summary
 from odcsim.results.intervals import apart
+from odcsim.say.comparison_words import headline
 
 GPU = 100.0  # bytes
 FITS, TIGHT, OVER = range(3)
@@ -54,7 +55,7 @@ def told(real, request):
     only measured costs bear, is not."""
     found = drawn(real, request.param)
     with_it = [row for row in found.rows if row.sync == "on-demand" and not odd(named(row.balancer))]
-    return found, answer.answer(found), with_it, [row for row in found.rows if row.sync != "on-demand"]
+    return found, decide(found), with_it, [row for row in found.rows if row.sync != "on-demand"]
 
 
 def level(row):
@@ -102,7 +103,7 @@ def test_on_demand_pays_where_it_leads_by_more_than_chance_or_alone_has_room(tol
 def test_the_first_words_are_whether_and_what_to_run(told):
     """Kept is the reference alone, by whom nothing that is said to be faster is: and never for what has more room."""
     reply = told[1]
-    words = answer_words.verdict(reply)
+    words = headline(reply)
     if reply.nothing_fits:
         assert words.startswith("Out of memory")
         return

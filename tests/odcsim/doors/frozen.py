@@ -22,7 +22,7 @@ import ways_in
 from ways_in import Question, drawn, said
 
 import odcsim
-from odcsim.decide import answer
+from odcsim.decide.decision import decide
 
 FROZEN = Path(__file__).parent / "fixtures" / "frozen.jsonl"
 QUESTIONS = 24
@@ -143,7 +143,7 @@ def answered(question: Question) -> Figures:
         trace = odcsim.load(question.trace, truncate=question.truncate, drop_over=question.drop_over)
         setting = odcsim.ask(trace, question.model, **known, **ways_in.recipe_fields(question))
         comparison = odcsim.compare(replace(setting, field=question.field))
-        found = answer.answer(comparison)
+        found = decide(comparison)
     except odcsim.InputError as error:
         return {"refused": str(error)}
     flips = {} if found.flips is None else {"flips at": found.flips.factor, "lead there": found.flips.lead}

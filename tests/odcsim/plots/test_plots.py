@@ -33,6 +33,7 @@ from odcsim.plots.pareto import NEAR, Priced, around, axis, beside, front, paret
 from odcsim.plots.rows import ceiling
 from odcsim.plots.svg import LEFT, RIGHT, WIDTH, svg
 from odcsim.results import metrics
+from odcsim.say.timeline_words import NAMES
 from odcsim.timeline import About, Block, Timeline
 from odcsim.trace import Trace
 
@@ -51,7 +52,7 @@ def named(figure):
 
 def test_every_kind_has_a_colour_that_is_told_apart_on_white_and_on_black():
     """WCAG asks 4.5 : 1 of text; axis text is grey, so that notebooks work on either ground. Bars get by on less."""
-    assert set(style.COLOURS) == set(style.NAMES) > set(style.HATCHED)
+    assert set(style.COLOURS) == set(NAMES) > set(style.HATCHED)
     assert {*metrics.PARTS, *COMPUTE} <= set(style.COLOURS)
     pairs = {style.COLOURS[kind]: (2.2, 3) for kind in (*COMPUTE, "wait_inside", "gather", "overhead")}
     pairs[style.INK] = (4.5, 4)

@@ -22,8 +22,9 @@ from odcsim.recipe import CHOICES
 from odcsim.results import validation
 from odcsim.results.metrics import PARTS, usage
 from odcsim.results.validation import KINDS, validate
-from odcsim.show.pages import perfetto, validation_page
-from odcsim.show.pages.timelines_page import write_timelines
+from odcsim.say import validation_words
+from odcsim.show.pages import perfetto
+from odcsim.show.pages.answer_pages import write_timelines, write_validation
 from odcsim.timeline import Timeline
 
 
@@ -108,7 +109,7 @@ def test_noise_is_the_error_of_one_run_as_the_prediction_of_another(noisy):
 def test_json_holds_every_error_and_idle_errors_add_up(setting, noisy, tmp_path):
     """And the page fetches nothing."""
     found = validate(run_on(setting, setting.cost.cluster, "on-demand"), noisy)
-    validation_page.write_validation(found, tmp_path / "v.html")
+    write_validation(found, tmp_path / "v.html")
     assert not re.search(r'<script src|(?:src|href)="(?:https?:)?//', (tmp_path / "v.html").read_text())
     assert [path.name for path in tmp_path.iterdir()] == ["v.html"]
     content = json.loads(json.dumps(found.as_json(), allow_nan=False))
@@ -146,7 +147,7 @@ def test_the_worst_minibatch_is_named_with_its_cause(timeline):
     worst = found.worst(1)[0]
     assert (worst.minibatch, worst.furthest, worst.error) == (4, "backward", pytest.approx(0.2))
     assert (found.makespan.worst, found.makespan.median) == (pytest.approx(0.2), 0)
-    assert validation_page.worst(found)[0][0] == "4"
+    assert validation_words.worst(found)[0][0] == "4"
 
 
 OTHERS = {"digest": "0123", "sync": "collective", "devices": 8, "prefetch": "none"}
@@ -173,7 +174,7 @@ def test_what_is_not_the_same_run_is_refused(timeline):
 def test_cautions_say_what_the_errors_do_not(timeline, changes, runs, cautions):
     measured = [said(timeline, **changes)] * runs
     found, beyond = (validate(said(timeline, **words), measured) for words in ({}, {"fidelity": "extrapolated"}))
-    assert [len(validation_page.cautions(one)) for one in (found, beyond)] == [cautions, cautions + 1]
+    assert [len(validation_words.cautions(one)) for one in (found, beyond)] == [cautions, cautions + 1]
     assert found.as_json()["executor_check"] == changes.get("emulated", True)
 
 
@@ -203,9 +204,9 @@ def test_who_took_an_entry_is_no_error_and_is_told(queued, setting, timeline):
         found = validate(queued, runs)
         assert (found.makespan.worst, found.finish.worst, found.idle_error) == (0, 0, pytest.approx(0, abs=1e-9))
         assert (found.queued, found.same_taker, found.as_json()["queue_same_taker"]) == (entries, same, same)
-        assert len(validation_page.queues(found)) == 1
+        assert len(validation_words.queues(found)) == 1
     found = validate(timeline, [relabelled(timeline)])
-    assert (found.makespan.worst, found.queued, found.same_taker, validation_page.queues(found)) == (0, 0, None, [])
+    assert (found.makespan.worst, found.queued, found.same_taker, validation_words.queues(found)) == (0, 0, None, [])
     assert found.finish.worst > 0.01
 
 

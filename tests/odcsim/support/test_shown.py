@@ -10,20 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odcsim.answer import MOST, Answer, AnswerTable, Printable
 from odcsim.errors import in_python
 from odcsim.support import progress
-from odcsim.support.glance import MOST, Glance, Glanced
 
 TEXT = st.text(max_size=20)
 CELLS = st.lists(TEXT, min_size=3, max_size=3)
-GLANCES = st.builds(
-    Glance,
+ROWS = st.lists(CELLS, max_size=4) | st.integers(MOST, MOST + 2).map(lambda n: [["a", "b", "c"]] * n)
+TABLES = st.tuples(CELLS, ROWS, TEXT, st.booleans()).map(
+    lambda drawn: AnswerTable(drawn[0], drawn[1], says=drawn[2], details=[["more"]] * len(drawn[1]) * drawn[3])
+)
+ANSWERS = st.builds(
+    Answer,
     kind=st.just("Comparison"),
     about=TEXT,
-    answer=st.lists(TEXT, max_size=3),
-    head=CELLS,
-    rows=st.lists(CELLS, max_size=4) | st.integers(MOST, MOST + 2).map(lambda n: [["a", "b", "c"]] * n),
-    detail=TEXT,
+    headline=TEXT,
+    question=TEXT,
+    tables=st.lists(TABLES, max_size=2),
+    sentences=st.lists(TEXT, max_size=3),
 )
 
 
@@ -47,33 +51,35 @@ class Seen(HTMLParser):
         self.texts.append(data)
 
 
-@given(GLANCES)
-def test_html_is_whole_and_every_word_is_text(glance):
+@given(ANSWERS)
+def test_html_is_whole_and_every_word_is_text(answer):
     """And a line is one line."""
-    assert glance.line.isprintable()
-    assert glance.line.startswith("<Comparison: ")
-    assert glance.line.endswith(">")
-    seen = Seen(glance.html)
+    assert answer.line.isprintable()
+    assert answer.line.startswith("<Comparison: ")
+    assert answer.line.endswith(">")
+    seen = Seen(answer.html)
     assert seen.open == []
     assert {tag for tag, _ in seen.tags} <= {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td"}
-    assert {name for _, held in seen.tags for name in held} <= {"scope"}
+    assert {name for _, held in seen.tags for name in held} <= {"scope", "colspan"}
     words = "".join(seen.texts).replace("\r\n", "\n").replace("\r", "\n")
-    for text in (*glance.answer, glance.detail, *(cell for row in glance.rows for cell in row)):
+    shown = [table for table in answer.tables if table.rows]
+    cells = [cell for table in shown for row in table.rows for cell in row]
+    for text in (answer.headline, *answer.sentences, answer.question, *(table.says for table in shown), *cells):
         assert in_python(text).replace("\r\n", "\n").replace("\r", "\n") in words
-    rows = min(len(glance.rows), MOST)
-    assert [tag for tag, _ in seen.tags].count("tr") == (1 + rows if rows else 0)
-    assert len(glance.rows) <= MOST or f"{len(glance.rows) - MOST} more" in words
+    rows = sum(1 + min(len(table.rows), MOST) * (2 if table.details else 1) for table in shown)
+    assert [tag for tag, _ in seen.tags].count("tr") == rows
+    assert all(len(table.rows) <= MOST or f"{len(table.rows) - MOST} more" in words for table in shown)
 
 
-def test_whoever_tells_of_itself_is_printed_and_shown_by_it():
-    class Toy(Glanced):
-        def _glance(self):
-            return Glance("Toy", "a < b", ["give --max-tokens 4,096. It is enough.", "Next: ..."])
+def test_what_has_an_answer_is_printed_and_shown_by_it():
+    class Toy(Printable):
+        def _answer(self):
+            return Answer("Toy", "a < b", "give --max-tokens 4,096. It is enough.", sentences=["Next: ..."])
 
-    glance = Toy()._glance()
-    assert (repr(Toy()), Toy()._repr_html_()) == (glance.line, glance.html)
-    assert "max_tokens=4096" in glance.html
-    assert glance.line.endswith("give max_tokens=4096>")  # with the first sentence
+    answer = Toy()._answer()
+    assert (repr(Toy()), Toy()._repr_html_()) == (answer.line, answer.html)
+    assert "max_tokens=4096" in answer.html
+    assert answer.line.endswith("give max_tokens=4096>")  # with the first sentence
 
 
 def watched(monkeypatch):

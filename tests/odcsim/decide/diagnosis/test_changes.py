@@ -13,7 +13,7 @@ from scripts import ROOT
 
 from odcsim import InputError, flags, plan
 from odcsim.decide import room
-from odcsim.decide.diagnosis import columns, ran, seconds, tried
+from odcsim.decide.diagnosis import ran, seconds, tried
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import EFFORTS
 from odcsim.decide.diagnosis.parts import broken_down
@@ -25,6 +25,7 @@ from odcsim.executors import simulation
 from odcsim.observed import files, timelines
 from odcsim.observed.run import Met
 from odcsim.recipe import Recipe
+from odcsim.say.diagnosis_words import ways
 
 CLOSE = 0.03
 LENGTHS = ("lognormal:median=2000,sigma=1.1,max=16384", "lognormal:median=5000,sigma=0.5,max=16384", "longalign")
@@ -175,7 +176,7 @@ def test_what_replays_badly_is_said_and_its_interval_is_wider(usual):
     assert len(bad.cannot) > len(good.cannot)
     assert all(one.low < other.low for one, other in zip(bad.ways, good.ways, strict=True))
     one = told(setting_of(minibatches=1))[1]
-    assert {cells[3] for cells in columns.ways(one)[1]} == {"-"}  # of one step no interval
+    assert {cells[2] for cells in ways(one).rows} == {"-"}  # of one step no interval
 
 
 def test_dollars_and_memory_are_told_where_they_are_known(usual):

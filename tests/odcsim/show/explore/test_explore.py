@@ -13,11 +13,11 @@ import odcsim
 from odcsim import profile as profiles
 from odcsim.cli import main
 from odcsim.decide.break_even import draw, lead, network
-from odcsim.decide.break_even_words import sentence
 from odcsim.decide.calibrate import Simulated, by_rate
 from odcsim.decide.comparison import inputs
 from odcsim.errors import InputError
 from odcsim.recipe import recipe_of
+from odcsim.say.break_even_words import sentence
 from odcsim.show.explore.controls import STOPS, TEXTS, PageQuestion, read_controls, read_link
 from odcsim.show.explore.reply import break_even, chart, reply, report
 from odcsim.support.numbers import dollars, hours

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim import plots
-from odcsim.decide import answer
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, sweep_max_tokens
+from odcsim.decide.decision import decide
 from odcsim.decide.diagnosis.found import PARTS as LOST
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
@@ -24,9 +24,10 @@ from odcsim.executors.simulation import simulate
 from odcsim.plots import NAMES
 from odcsim.results import metrics
 from odcsim.results.metrics import PARTS, Usage
-from odcsim.show.pages.answer_pages import write_diagnosis
-from odcsim.show.pages.report import parted, write_report
-from odcsim.show.pages.timelines_page import LITTLE, sentence, sentences, write_timelines
+from odcsim.say.comparison_words import parted
+from odcsim.say.timeline_words import LITTLE, sentence, sentences
+from odcsim.show.pages.answer_pages import write_diagnosis, write_timelines
+from odcsim.show.pages.report import write_report
 from odcsim.support.numbers import dollars
 from odcsim.trace import Trace
 
@@ -103,7 +104,7 @@ def test_nobody_would_choose_what_is_folded(comparison, memory_limit):
     """Something of its sync that is shown is as fast or fits where it does not."""
     rows = tuple(replace(r, memory_fits=r.memory_bytes <= memory_limit) for r in comparison.rows)
     limited = replace(comparison, memory_limit=memory_limit, rows=rows)
-    reply = answer.answer(limited)
+    reply = decide(limited)
     some, folded = parted(limited, reply)
     assert {r.sync for r in some} == {r.sync for r in limited.rows}
     assert folded
@@ -115,7 +116,7 @@ def test_nobody_would_choose_what_is_folded(comparison, memory_limit):
 
 def test_every_row_is_there_in_order_of_speed_and_what_is_folded_says_how_much_it_is(page, comparison):
     """Memory of those that count is told by term."""
-    reply = answer.answer(comparison)
+    reply = decide(comparison)
     names = re.findall(r'<th scope="row">([a-z-]+ \+ [a-z-]+)</th>', page.source)[: len(comparison.rows)]
     some, folded = parted(comparison, reply)
     assert names == [r.name for r in (*some, *folded)]
@@ -134,7 +135,7 @@ def test_every_row_is_there_in_order_of_speed_and_what_is_folded_says_how_much_i
 
 
 def test_the_gantt_pair_shows_a_typical_minibatch_of_today_and_of_what_to_run(page, comparison):
-    reply = answer.answer(comparison)
+    reply = decide(comparison)
     pair = [(row.balancer, row.sync) for row in (reply.reference, reply.chosen)]
     told = r"minibatch (\d+)\. Its idle time \((\d+)% and (\d+)%\) is closest to that of all 24 \((\d+)% and (\d+)%\)"
     number, *shares = map(int, re.search(told, page.text).groups())
@@ -152,7 +153,7 @@ def test_a_sweep_is_drawn_and_tells_seconds_dollars_and_what_does_not_fit(settin
     page = shown(tmp_path, write_report, comparison, swept)
     assert "sweep" in page.figures
     for limit, one in swept:
-        chosen = answer.answer(one).chosen
+        chosen = decide(one).chosen
         name, rest = f"{limit:,} {chosen.name}", f"{chosen.speedup:.2f} {chosen.makespan_seconds:,.1f}"
         assert f"{name} {rest}" in page.text
         assert f" {dollars(chosen.dollars)} " in page.text
@@ -163,7 +164,7 @@ def test_a_sweep_is_drawn_and_tells_seconds_dollars_and_what_does_not_fit(settin
 def test_there_is_an_answer_where_today_is_best_and_where_nothing_fits(minibatch, tmp_path):
     asked = ask("longalign", "r1-distill-qwen-1.5b", gpu="a100", devices=4, minibatch=minibatch, minibatches=6)
     found = compare(asked, memory_limit=80e9 if minibatch == 1 else 20e9)
-    page, reply = shown(tmp_path, write_report, found), answer.answer(found)
+    page, reply = shown(tmp_path, write_report, found), decide(found)
     assert (minibatch > 1) or (reply.chosen is reply.reference and not reply.pays)
     assert ('class="answer no"' in page.source) == (not reply.pays)
     assert page.figures[2:4] == ["gantt-before", "gantt-after"]

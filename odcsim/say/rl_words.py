@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from odcsim.decide import setting_words
-from odcsim.decide.answer import NOTABLE
-from odcsim.decide.answer_words import would_be
+from odcsim.answer import Answer, AnswerTable
+from odcsim.decide.decision import NOTABLE
 from odcsim.decide.remedies import remedies
+from odcsim.decide.rl import RolloutBatch, RolloutStep, RolloutSteps
 from odcsim.program import MEETING
 from odcsim.results import capacity
-from odcsim.results.summary import memory
+from odcsim.say import setting_words
+from odcsim.say.comparison_words import would_be
+from odcsim.say.row_words import memory
 from odcsim.support.numbers import counted, duration, finer, from_to, money
-
-if TYPE_CHECKING:
-    from odcsim.decide.rl import RolloutBatch, RolloutStep, RolloutSteps  # which tell of themselves by these
 
 REFERENCE, VERL = ("packed", MEETING), ("rollout", MEETING)  # what needs no rule; and verl's rule
 UNGROUPED = (
@@ -22,11 +20,11 @@ UNGROUPED = (
 )
 
 
-def size(batch: "RolloutBatch") -> str:
+def size(batch: RolloutBatch) -> str:
     return f"{batch.prompts:,} prompts x {batch.rollouts} rollouts in {counted(batch.updates, 'update')}"
 
 
-def question(result: "RolloutSteps") -> str:
+def question(result: RolloutSteps) -> str:
     """What was asked, above the table."""
     setting, cost, batch, generation = result.setting, result.setting.cost, result.batch, result.around.generation
     by = f" by {setting.trainer}" if setting.trainer else ""
@@ -35,7 +33,16 @@ def question(result: "RolloutSteps") -> str:
     return f"{model}, {size(batch)}, {setting_words.limit(setting)}, {steps}; figures are of one step"
 
 
-def table(steps: "Sequence[RolloutStep]") -> tuple[list[str], list[list[str]]]:
+def answer(result: RolloutSteps) -> Answer:
+    setting = result.setting
+    headline, *rest = sentences(result)
+    lengths = [setting_words.lengths(setting.trace.origin)] if setting.trace.origin else []
+    rests = [*rest, setting_words.fixed(setting), *lengths, f"Cost: {setting.cost.profile.origin}."]
+    about = f"{setting_words.named(setting)}, {size(result.batch)}"
+    return Answer("RolloutSteps", about, headline, question(result), [table(result.rows)], rests)
+
+
+def table(steps: Sequence[RolloutStep]) -> AnswerTable:
     """Tight ones after those that fit, then those that do not; how many times as fast is over what needs no rule."""
     usual = _of(steps, REFERENCE).row.makespan_seconds
     paid = ["cost"] if any(step.row.dollars is not None for step in steps) else []
@@ -45,25 +52,15 @@ def table(steps: "Sequence[RolloutStep]") -> tuple[list[str], list[list[str]]]:
         spent = [] if row.dollars is None else [money(row.dollars)]
         seconds = [f"{value:,.1f} s" if value < 1000 else f"{value:,.0f} s" for value in parts]
         cells.append([*row.pair, *seconds, *spent, f"{usual / row.makespan_seconds:.2f}", memory(row)])
-    return ["batching", "sync", "training", "forward", "step", *paid, "times\nas\nfast", "memory"], cells
+    head = ["batching", "sync", "training", "forward", "step", *paid, "times\nas\nfast", "memory"]
+    return AnswerTable(head, cells, names=2)
 
 
-def overview(steps: "Sequence[RolloutStep]") -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The same in short, the fastest first."""
-    usual, rows = _of(steps, REFERENCE).row.makespan_seconds, []
-    for step in sorted(steps, key=lambda step: (step.row.memory_fits is False, step.row.makespan_seconds)):
-        parts = (step.training, step.forward, step.row.makespan_seconds)
-        unfit = " (does not fit)" if step.row.memory_fits is False else ""
-        times = f"{usual / step.row.makespan_seconds:.2f}{unfit}"
-        rows.append((*step.row.pair, *(f"{value:,.1f} s" for value in parts), times))
-    return ("batching", "sync", "training", "forward", "step", "times as fast"), rows
-
-
-def _of(steps: "Sequence[RolloutStep]", pair: tuple[str, str]) -> "RolloutStep":
+def _of(steps: Sequence[RolloutStep], pair: tuple[str, str]) -> RolloutStep:
     return next(step for step in steps if step.row.pair == pair)
 
 
-def sentences(result: "RolloutSteps") -> list[str]:
+def sentences(result: RolloutSteps) -> list[str]:
     """What a step takes, what batching and sync bring, and what would fit where nothing does, or where all is tight."""
     setting, own = result.setting, result.own
     lines = [*takes([own] if own else result.rows), *(beside(result.rows, own) if own else verdict(result.rows))]
@@ -74,7 +71,7 @@ def sentences(result: "RolloutSteps") -> list[str]:
     return lines if result.grouped else [*lines, UNGROUPED]
 
 
-def takes(steps: "Sequence[RolloutStep]") -> list[str]:
+def takes(steps: Sequence[RolloutStep]) -> list[str]:
     """What a step takes and costs by the fastest of those that fit."""
     if not (some := fitting(steps)):
         return []
@@ -87,30 +84,30 @@ def takes(steps: "Sequence[RolloutStep]") -> list[str]:
     return [f"A step takes {time} under {row.name}{'' if row.certain else f' (90 % interval {ends})'}."]
 
 
-def fitting(steps: "Sequence[RolloutStep]") -> "list[RolloutStep]":
+def fitting(steps: Sequence[RolloutStep]) -> list[RolloutStep]:
     """Those that fit; those that are tight, where none does. The fastest first."""
     level = min((capacity.level(step.row) for step in steps), default=capacity.OVER)
     some = [step for step in steps if capacity.level(step.row) == level < capacity.OVER]
     return sorted(some, key=lambda step: step.row.makespan_seconds)
 
 
-def _first(steps: "Sequence[RolloutStep]", *, meets: bool) -> "RolloutStep | None":
+def _first(steps: Sequence[RolloutStep], *, meets: bool) -> RolloutStep | None:
     return next((step for step in steps if step.row.one_sided is not meets), None)
 
 
-def beside(steps: "Sequence[RolloutStep]", own: "RolloutStep") -> list[str]:
+def beside(steps: Sequence[RolloutStep], own: RolloutStep) -> list[str]:
     """What a trainer's own rule takes of the step, and what others would bring to it."""
     if own.row.memory_fits is False:
-        return [f"{own.row.name} does not fit memory here: {capacity.sized(own.row)}."]
+        return [f"{own.row.name} does not fit memory here: {capacity.size(own.row)}."]
     others = [step for step in fitting(steps) if step is not own]
     sides = [best for meets in (True, False) if (best := _first(others, meets=meets))]
     gains = [_gain(best, own) for best in sides if own.training / best.training >= NOTABLE]
     brought = f"With odc_engine: {' '.join(gains)}" if gains else "No rule of odc_engine is notably faster."
-    tight = [f"Memory per device is {capacity.told(own.row)}, so it may not fit."] if capacity.tight(own.row) else []
+    tight = [f"Memory per device is {capacity.text(own.row)}, so it may not fit."] if capacity.tight(own.row) else []
     return [*tight, brought, _share(own)]
 
 
-def verdict(steps: "Sequence[RolloutStep]") -> list[str]:
+def verdict(steps: Sequence[RolloutStep]) -> list[str]:
     """What on-demand brings to the training pass, what that is of the whole step, and what dealing anew brings. Rows
     that do not fit memory take no part, nor do tight ones where any fits."""
     if not (some := fitting(steps)):
@@ -128,18 +125,18 @@ def verdict(steps: "Sequence[RolloutStep]") -> list[str]:
     return [lead, _share(ahead), anew, *_memory(ahead, steps)]
 
 
-def _memory(ahead: "RolloutStep", steps: "Sequence[RolloutStep]") -> Iterator[str]:
+def _memory(ahead: RolloutStep, steps: Sequence[RolloutStep]) -> Iterator[str]:
     """Where what is ahead is tight, and where it is ahead by memory alone."""
     row = ahead.row
     if capacity.tight(row):
-        yield f"Memory per device of {row.name} is {capacity.told(row)}, so it may not fit."
+        yield f"Memory per device of {row.name} is {capacity.text(row)}, so it may not fit."
     fuller = [step.row for step in steps if capacity.level(step.row) > capacity.level(row)]
     first = min(fuller, key=lambda other: other.makespan_seconds, default=row)
     if row.makespan_seconds / first.makespan_seconds >= NOTABLE:
         yield would_be(first, row)
 
 
-def _gain(best: "RolloutStep", rival: "RolloutStep") -> str:
+def _gain(best: RolloutStep, rival: RolloutStep) -> str:
     training, step = rival.training / best.training, rival.row.makespan_seconds / best.row.makespan_seconds
     ours, theirs = best.row.name, rival.row.name
     if training < NOTABLE:
@@ -147,7 +144,7 @@ def _gain(best: "RolloutStep", rival: "RolloutStep") -> str:
     return f"{ours} makes the training pass {training:.2f} times as fast as {theirs}, the whole step {step:.2f} times."
 
 
-def _share(step: "RolloutStep") -> str:
+def _share(step: RolloutStep) -> str:
     """Amdahl's: what is not training sets how much faster a step can become by training faster."""
     share = step.training / step.row.makespan_seconds
     if not step.generation:

@@ -1,18 +1,15 @@
 """What curves of on-demand's lead come to, in sentences and tables."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from odcsim.decide import setting_words
-from odcsim.decide.answer import NOTABLE
-from odcsim.support import tables
-from odcsim.support.numbers import counted, from_to, ratio
-
-if TYPE_CHECKING:
-    from odcsim.decide.break_even import BreakEven, Curve  # which tell of themselves by these
+from odcsim.answer import Answer, AnswerTable
+from odcsim.decide.break_even import BreakEven, Curve
+from odcsim.decide.decision import NOTABLE
+from odcsim.say import setting_words
+from odcsim.support.numbers import counted
 
 
-def question(result: "BreakEven") -> str:
+def question(result: BreakEven) -> str:
     """Where nobody gave a limit, each spot has its own."""
     setting, cost = result.setting, result.setting.cost
     size = counted(setting.minibatch, "sample")
@@ -25,29 +22,37 @@ def question(result: "BreakEven") -> str:
     )
 
 
-def answer(result: "BreakEven") -> list[str]:
+def answer(result: BreakEven) -> Answer:
+    origin = result.setting.trace.origin
+    lengths = [setting_words.lengths(origin)] if origin else []
+    tables = [table(curve) for curve in result.curves]
+    about = setting_words.named(result.setting)
+    return Answer("BreakEven", about, headline(result), question(result), tables, [*notes(result), *lengths])
+
+
+def headline(result: BreakEven) -> str:
     """Whether on-demand pays here, and what that hangs on; and what would fit where this does not."""
     fit = f"Out of memory: what you ask about does not fit. Options that fit: {'; '.join(result.ways_out)}."
-    ways_out = [fit] if result.ways_out else []
+    ways_out = f" {fit}" if result.ways_out else ""
     if (lead := result.lead) is None:
         one = "one of them cannot run what you ask about"
-        return [f"On-demand and the best without it cannot be compared here: {one}.", *ways_out]
+        return f"On-demand and the best without it cannot be compared here: {one}.{ways_out}"
     digits = 2 if (round(lead, 2) >= NOTABLE) == (lead >= NOTABLE) else 3
     pays = "pays" if lead >= NOTABLE else "does not pay"
     words = f"On-demand {pays} here: it is {lead:.{digits}f} times as fast as the best without it."
     moved = [f"{c.name} (it pays {_where(c)}; here it is {c.here})" for c in result.curves if c.crossings]
     rest = [c.name for c in result.curves if c.leads and not c.crossings]
     if not moved:
-        return [f"{words} Nothing else that was tried ({', '.join(rest)}) changes that.", *ways_out]
+        return f"{words} Nothing else that was tried ({', '.join(rest)}) changes that.{ways_out}"
     still = f"; not on {_listed(rest, 'or')}" if rest else ""
-    return [f"{words} This depends on {_listed(moved, 'and')}{still}.", *ways_out]
+    return f"{words} This depends on {_listed(moved, 'and')}{still}.{ways_out}"
 
 
 def _listed(words: Sequence[str], last: str) -> str:
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def sentence(curve: "Curve") -> str:
+def sentence(curve: Curve) -> str:
     if not curve.leads:
         return "None of these fits in memory, or none can be drawn."
     if curve.crossings:
@@ -58,7 +63,7 @@ def sentence(curve: "Curve") -> str:
     return f"It pays at none (at most {high:.{2 if round(high, 2) < NOTABLE else 3}f})."
 
 
-def _where(curve: "Curve") -> str:
+def _where(curve: Curve) -> str:
     """Between which of the values, where the lead passes what pays."""
     pays, words = curve.leads[0] >= NOTABLE, []
     for at in curve.crossings:
@@ -69,7 +74,7 @@ def _where(curve: "Curve") -> str:
     return " and ".join(words)
 
 
-def regrets(result: "BreakEven") -> list[str]:
+def regrets(result: BreakEven) -> list[str]:
     """What balancing by other weights than the true ones costs."""
     lines = []
     for regret in result.regrets:
@@ -78,20 +83,12 @@ def regrets(result: "BreakEven") -> list[str]:
     return lines
 
 
-def notes(result: "BreakEven") -> list[str]:
+def notes(result: BreakEven) -> list[str]:
     """That, and what was extrapolated."""
     return [*regrets(result), *setting_words.doubts(result.fidelity, result.setting.cost.profile)]
 
 
-def table(curve: "Curve") -> list[str]:
-    """Lines for a terminal."""
+def table(curve: Curve) -> AnswerTable:
     leads = ["-" if s.lead is None else f"{s.lead:.2f}" for s in curve.spots]
-    rows = [[curve.title, *(s.label for s in curve.spots)], ["  on-demand speedup", *leads]]
-    return tables.lines(rows, [-32, *[7] * len(leads)])
-
-
-def overview(curves: Sequence["Curve"]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """A head, and a row for each curve."""
-    leads = [from_to(min(c.leads), max(c.leads), ratio) if c.leads else "-" for c in curves]
-    rows = [(c.title, c.here, between, sentence(c)) for c, between in zip(curves, leads, strict=True)]
-    return ("changed", "here", "on-demand speedup", ""), rows
+    head, row = [curve.title, *(s.label for s in curve.spots)], ["on-demand speedup", *leads]
+    return AnswerTable(head, [row], curve.name, says=sentence(curve))

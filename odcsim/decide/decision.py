@@ -1,28 +1,16 @@
 """What a comparison comes to: the rows that decide, and whether on-demand pays."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from odcsim import balance, neighbours
-from odcsim.decide.setting import Setting
+from odcsim.decide.comparison import Comparison
 from odcsim.errors import InputError
-from odcsim.executors import simulation
-from odcsim.recipe import Recipe
 from odcsim.results import capacity
 from odcsim.results.summary import REFERENCE, Row
-from odcsim.schedule import ScheduleFile
-
-if TYPE_CHECKING:
-    from odcsim.decide.comparison import Comparison  # which tells of itself by these
 
 NOTABLE = 1.02  # a lead over the best rival that somebody would change their training loop for
-FEW = 12  # minibatches that are run with compute at the ends of its interval: all rows run the same ones
 NEAR = 1.01  # of the fastest row's time: costs that are a little off decide who is ahead there
-Pair = tuple[str, str]  # (balancer, sync)
-Ends = tuple[float, float, float]  # seconds with compute at the low end of its interval, as likely, and at the high end
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +22,7 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Decision:
     """The rows that the answer rests on. `pays`: on-demand is faster, by more than chance and than any rival."""
 
     reference: Row  # collective + lb-micro
@@ -65,7 +53,7 @@ class Answer:
         return self.rival.makespan_seconds / self.best.makespan_seconds
 
 
-def answer(comparison: Comparison) -> Answer:
+def decide(comparison: Comparison) -> Decision:
     reference = comparison.row(*REFERENCE)
     ours = [r for r in comparison.rows if r.one_sided]
     theirs = [r for r in comparison.rows if not r.one_sided]
@@ -84,26 +72,26 @@ def answer(comparison: Comparison) -> Answer:
     best = min((r for r in usual if r.makespan_seconds <= NEAR * best.makespan_seconds), key=slowness, default=best)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
     pays = ahead and (best.speedup_low or 0) > 1
-    reply = Answer(reference, rival, best, pays)
+    decision = Decision(reference, rival, best, pays)
     if own:
         kept = tuple(_kept_out(rival, rivals))
         unit, balanced = comparison.setting.trace.unit, min(_fitting(beside), key=slowness)
-        return replace(reply, kept_out=kept, balanced=balanced, unit=unit)
-    if reply.by_memory:
-        reply = replace(reply, pays=capacity.level(best) < capacity.level(rival))
+        return replace(decision, kept_out=kept, balanced=balanced, unit=unit)
+    if decision.by_memory:
+        decision = replace(decision, pays=capacity.level(best) < capacity.level(rival))
     else:
-        reply = replace(reply, flips=_flips(comparison, fitting, _fitting(rivals), pays))
+        decision = replace(decision, flips=_flips(comparison, fitting, _fitting(rivals), pays))
     theirs_out = list(_kept_out(rival, rivals))
-    if reply.pays:  # those alone by which nobody would change their training loop
+    if decision.pays:  # those alone by which nobody would change their training loop
         theirs_out = [pair for pair in theirs_out if pair[1].makespan_seconds < NOTABLE * best.makespan_seconds]
-    return replace(reply, kept_out=(*_kept_out(best, ours), *theirs_out))
+    return replace(decision, kept_out=(*_kept_out(best, ours), *theirs_out))
 
 
-def rows_to_show(comparison: Comparison, reply: Answer) -> Sequence[Row]:
+def rows_to_show(comparison: Comparison, decision: Decision) -> Sequence[Row]:
     """The rows to show first: all, or a trainer's own beside those that its best is compared with."""
-    if reply.balanced is None:
+    if decision.balanced is None:
         return comparison.rows
-    beside = (reply.reference, reply.balanced, reply.best)
+    beside = (decision.reference, decision.balanced, decision.best)
     rivals = {balancer.name for balancer in neighbours.FIELD}
     return [row for row in comparison.rows if row.made or row in beside or row.balancer in rivals]
 
@@ -120,25 +108,6 @@ def _kept_out(chosen: Row, every: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
     first = min(fuller, key=lambda r: r.makespan_seconds, default=chosen)
     if first.makespan_seconds * NOTABLE <= chosen.makespan_seconds:
         yield chosen, first
-
-
-def ends(setting: Setting, plans: Mapping[str, ScheduleFile], ran: Mapping[Pair, Recipe]) -> Mapping[Pair, Ends]:
-    """Seconds of the first minibatches with compute at the ends of its interval: compute stretches, transfers do not,
-    so what hides them, and who gains, may change. `ran`: how each pair ran. Nothing where seconds come without an
-    interval, nor of balancers that leave counts as they come."""
-    cost = setting.cost
-    if cost.profile.low == cost.profile.high:
-        return {}
-    quiet = replace(cost, cluster=replace(cost.cluster, jitter=0.0, swing=0.0))
-    few, found = 4 if quiet.cluster.shared_links else FEW, dict[Pair, Ends]()
-    stretched = [cost.profile.stretched(factor) for factor in (cost.profile.low, 1.0, cost.profile.high)]
-    for pair, recipe in ran.items():
-        if neighbours.named(pair[0]).even:
-            schedules = plans[pair[0]].schedules[:few]
-            costs = (replace(quiet, recipe=recipe, profile=profile) for profile in stretched)
-            low, middle, high = (float(simulation.makespans(schedules, one, seed=setting.seed).sum()) for one in costs)
-            found[pair] = low, middle, high
-    return found
 
 
 def _flips(comparison: Comparison, ours: Sequence[Row], theirs: Sequence[Row], pays: bool) -> Flip | None:

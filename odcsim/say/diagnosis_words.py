@@ -1,19 +1,23 @@
 """What was found in a run, in sentences: how long a step takes, what of it is idle and why, what would change it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from odcsim.decide.answer import NOTABLE
-from odcsim.decide.diagnosis.found import Breakdown, Change, Changes, LateMicrobatch, StepPart
+from odcsim.answer import Answer, AnswerTable
+from odcsim.decide.diagnosis.asking import Diagnosis
+from odcsim.decide.diagnosis.found import PARTS, SLOW, WORK, Breakdown, Changes, LateMicrobatch, StepPart
 from odcsim.observed.run import SeenRun
 from odcsim.support.numbers import counted, from_to, ratio, unit
 
-WORK = ("compute", "padding", "transfer")
 LITTLE = 0.03  # of a step: what would not be missed
 NAMED = 0.01  # of a step: a cause that the first sentence names
 CAUSES = 3  # that it names
 WORST = 4  # microbatches by which a rank is named
-SLOW = 1.02  # times as long as others for equal work: a slow device
+PARTS_TABLE, RANKS_TABLE = "Where a step goes", "Stragglers: who waits for whom"
+WAYS_TABLE = "What would make it faster"
+RANKS, LATE = 8, 5  # that a table shows
+SHOWN = 0.0005  # of a step: smaller parts are left out
+FELT = 0.01  # of a step: microbatches that caused less are left out
 
 # What to look at where no other way to run the samples helps.
 REMEDIES: Mapping[str, str] = {
@@ -28,10 +32,93 @@ REMEDIES: Mapping[str, str] = {
 LEAST = {"transfer": 0.1}  # of a step, from which on there is something to look at, where that is not LITTLE
 
 
-def answer(run: SeenRun, found: Breakdown, changes: Changes) -> str:
+def answer(diagnosis: Diagnosis) -> Answer:
+    run, found, changes = diagnosis.run, diagnosis.found, diagnosis.changes
+    tables = [parts(found), ranks(found), late(found), ways(changes)]
+    closing = [*remedies(run, found), *rests(changes), *unknown(run, found, changes)]
+    first = headline(run, found, changes)
+    return Answer(
+        "Diagnosis", run.source, first, seen(run), [one for one in tables if one.rows], closing, figures(diagnosis)
+    )
+
+
+def figures(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """A few numbers to remember, each with what it is."""
+    found, best = diagnosis.found, diagnosis.best
+    numbers = [(unit(found.seconds)(found.seconds), "a step takes"), (percent(found.idle), "of it is idle")]
+    if best is not None:
+        numbers.append((f"{best.gain:.2f} x", f"as fast: {best.way}, {from_to(best.low, best.high, ratio)}"))
+        if best.dollars_a_day is not None:
+            numbers.append((dollars(best.dollars_a_day), "saved a day"))
+    return numbers
+
+
+def parts(found: Breakdown) -> AnswerTable:
+    """Every part that there is, and the step that they sum to."""
+    text, several = unit(found.seconds), any(len(seconds) > 1 for seconds in found.by_step.values())
+    rows = [
+        (PARTS[part.name], text(part.seconds), _share(part.share), between(part.low, part.high) if several else "-")
+        for part in found.parts
+        if part.share >= SHOWN
+    ]
+    head = ("of a step", "seconds", "share", "90 % interval")
+    return AnswerTable(head, [*rows, ("the step", text(found.seconds), "100 %", "")], PARTS_TABLE)
+
+
+def ranks(found: Breakdown) -> AnswerTable:
+    """Those that the others waited for most; none where ranks do not differ."""
+    head, text = ("rank", "compute", "waiting", "equal work takes", "waiting caused"), unit(found.seconds)
+    some = [] if found.even else found.stragglers[:RANKS]
+    rows = [
+        (str(one.rank), _share(one.compute), _share(one.waiting), f"{one.pace:.2f} times", text(one.caused))
+        for one in some
+    ]
+    says = f"and {more:,} more" if some and (more := len(found.ranks) - len(some)) else ""
+    return AnswerTable(head, rows, RANKS_TABLE, says=says)
+
+
+def late(found: Breakdown) -> AnswerTable:
+    """The microbatches that others waited for most."""
+    text, rows = unit(found.seconds), []
+    for one in found.late[:LATE]:
+        if one.seconds >= FELT * found.seconds:
+            which, tokens = "-" if one.microbatch < 0 else str(one.microbatch), f"{one.tokens:,}" if one.tokens else "-"
+            why = PARTS[one.why].removeprefix("waiting: ")
+            rows.append((str(one.step), str(one.rank), which, tokens, text(one.seconds), why))
+    head = ("step", "rank", "microbatch", "tokens", "waiting caused", "why")
+    return AnswerTable(head, rows, "Worst microbatches")
+
+
+def ways(changes: Changes) -> AnswerTable:
+    """In order of effort, each with what to set and what that rests on. Dollars that a day saves, where a price is
+    known."""
+    priced = any(one.dollars_a_day is not None for one in changes.ways)
+    text = unit(max((one.seconds for one in changes.ways), default=1.0))
+    rows, details = [], []
+    for number, one in enumerate(changes.ways, 1):
+        fits = "" if one.fits is not False else " (does not fit memory)"
+        interval = from_to(one.low, one.high, ratio) if one.low < one.high else "-"
+        paid = ["-" if one.dollars_a_day is None else dollars(one.dollars_a_day)] if priced else []
+        rows.append([f"{number} {one.effort}: {one.way}{fits}", f"{one.gain:.2f}", interval, text(one.seconds), *paid])
+        settings = [f"set {' '.join(one.setting.split())}"] if one.setting else []
+        details.append([*settings, *([f"rests on: {one.rests}"] if one.rests else [])])
+    head = ["way, least effort first", "gain", "90 % interval", "a step", *(["saved a day"] if priced else [])]
+    marks = ["best" if one is changes.best else "" for one in changes.ways]
+    return AnswerTable(head, rows, WAYS_TABLE, marks=marks, details=details)
+
+
+def between(low: float, high: float) -> str:
+    return f"{from_to(low, high, lambda share, more: f'{100 * share:.{more}f}')} %"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def headline(run: SeenRun, found: Breakdown, changes: Changes) -> str:
     """The first thing to know."""
-    best = fastest(changes)
-    if best is None and lost(found) < LITTLE:
+    best = changes.best
+    if best is None and found.lost < LITTLE:
         whole = len(run.seen) == run.ranks
         took = f"{_step(run, found)}, of which {_worked(found)}."
         return f"Nothing to gain: {took[0].lower()}{took[1:]}" if whole else f"{took} {_unseen(run)}"
@@ -43,35 +130,6 @@ def answer(run: SeenRun, found: Breakdown, changes: Changes) -> str:
     return " ".join(told)
 
 
-def sentences(run: SeenRun, found: Breakdown, changes: Changes) -> list[str]:
-    """All that is said: the answer, what it is of, ways, what to look at, and what cannot be told."""
-    ways = [f"{way(one)}." for one in changes.ways]
-    return [
-        answer(run, found, changes),
-        seen(run),
-        *ways,
-        *remedies(run, found),
-        *rests(changes),
-        *untold(run, found, changes),
-    ]
-
-
-def fastest(changes: Changes) -> Change | None:
-    """The way to name: the one of least effort that is about as fast as any that is worth it."""
-    worth = [one for one in changes.ways if one.gain >= NOTABLE and one.low > 1 and one.fits is not False]
-    most = max((one.gain for one in worth), default=0.0)
-    return next((one for one in worth if one.gain * NOTABLE >= most), None)
-
-
-def lost(found: Breakdown) -> float:
-    """Share of a step that is neither work nor bytes, padding among it."""
-    return sum(part.share for part in found.parts if part.name not in WORK or part.name == "padding")
-
-
-def idle(found: Breakdown) -> float:
-    return sum(part.share for part in found.parts if part.name not in WORK)
-
-
 def seen(run: SeenRun) -> str:
     """What was read."""
     if not run.seen:
@@ -80,18 +138,6 @@ def seen(run: SeenRun) -> str:
     ranks = "" if len(run.seen) == run.ranks else f" ({len(run.seen)} of the run's {run.ranks} ranks)"
     known = {"lengths": "lengths", "tokens": "tokens", "seconds": "seconds alone"}[run.rests]
     return f"Read: {run.source}{ranks}, {steps}; microbatches are known by {known}."
-
-
-def way(change: Change) -> str:
-    """One way in a sentence."""
-    paid = f", {dollars(change.dollars_a_day)} a day saved" if change.dollars_a_day is not None else ""
-    fits = "" if change.fits is not False else "; it does not fit memory"
-    step = unit(change.seconds)(change.seconds)
-    interval = f" ({from_to(change.low, change.high, ratio)})" if change.low < change.high else ""
-    figures = f"{change.gain:.2f} times as fast{interval}, {step} a step"
-    setting = f". Set {' '.join(change.setting.split())}" if change.setting else ""
-    resting = f". It rests on: {change.rests}" if change.rests else ""
-    return f"{_begun(change.effort)}: {change.way}: {figures}{paid}{fits}{setting}{resting}"
 
 
 def remedies(run: SeenRun, found: Breakdown) -> list[str]:
@@ -107,7 +153,7 @@ def rests(changes: Changes) -> list[str]:
     return [f"{what} on {changes.rests}{off}."] if changes.rests else []
 
 
-def untold(run: SeenRun, found: Breakdown, changes: Changes) -> list[str]:
+def unknown(run: SeenRun, found: Breakdown, changes: Changes) -> list[str]:
     """What cannot be said, and the way out."""
     return [f"Not known: {line}" for line in dict.fromkeys((*run.lacks, *found.cannot, *changes.cannot))]
 
@@ -131,7 +177,7 @@ def _worked(found: Breakdown) -> str:
 def _idle(run: SeenRun, found: Breakdown) -> str:
     """How much of it is idle, by the largest causes."""
     every = _largest(part for part in found.parts if part.name not in WORK and part.share > 0)
-    total = idle(found)
+    total = found.idle
     if total < NAMED:
         return f", of which {_worked(found)}"
     named = [part for part in every if part.share >= NAMED][:CAUSES]
@@ -143,7 +189,7 @@ def _idle(run: SeenRun, found: Breakdown) -> str:
     return f", of which {percent(total)} is idle" + (f": {', '.join(causes)}" if causes else "")
 
 
-def _largest(parts: "Iterator[StepPart] | Sequence[StepPart]") -> list[StepPart]:
+def _largest(parts: Iterable[StepPart]) -> list[StepPart]:
     return sorted(parts, key=lambda part: -part.share)
 
 

@@ -1,19 +1,45 @@
-"""How far a prediction was from real runs, in words, tables and a page."""
+"""How far a prediction was from real runs."""
 
-from pathlib import Path
-
-from odcsim import plots
+from odcsim.answer import Answer, AnswerTable
 from odcsim.results.metrics import PARTS
 from odcsim.results.validation import Errors, Validation
-from odcsim.show.pages import page
-from odcsim.support.files import write_text
 
 ERRORS = ("quantity", "mean", "median", "p90", "worst")
 KINDS = ("kind", "predicted s", "measured s", "error", "points", "median", "p90", "worst")
+READ = (
+    "Means are signed, the others of absolute values. A device's finish is over the makespan. Seconds of kinds are of "
+    "all devices without waiting; points are of measured device time."
+)
 WORST = ("minibatch", "predicted s", "measured s", "error", "noise", "idle points", "furthest off")
 
 
-def asked(validation: Validation) -> str:
+def answer(validation: Validation) -> Answer:
+    tables = [
+        AnswerTable(ERRORS, errors(validation), "Errors"),
+        AnswerTable(KINDS, kinds(validation), "By kind of span"),
+        AnswerTable(WORST, worst(validation), "Worst minibatches"),
+    ]
+    sentences = [idle(validation), *queues(validation), READ]
+    about, headline = validation.measured.title, " ".join(cautions(validation))
+    return Answer("Validation", about, headline, question(validation), tables, sentences, figures(validation))
+
+
+def figures(validation: Validation) -> list[tuple[str, str]]:
+    """A few numbers to remember, each with what it is."""
+    makespan = validation.makespan
+    return [
+        (f"{makespan.median:.1%}", "median error of a minibatch's makespan"),
+        (f"{makespan.p90:.1%}", "90th percentile"),
+        (f"{makespan.worst:.1%}", "worst"),
+        (f"{validation.idle_error:+.1f}", "percentage points of idle"),
+        (
+            "unknown" if validation.noise is None else f"{validation.noise.median:.1%}",
+            "median between two runs: the noise",
+        ),
+    ]
+
+
+def question(validation: Validation) -> str:
     """What was compared with what."""
     one, other = validation.predicted, validation.measured
     runs = f", {validation.runs} runs" if validation.runs > 1 else ""
@@ -86,38 +112,6 @@ def worst(validation: Validation) -> list[tuple[str, ...]]:
         )
         for m in validation.worst()
     ]
-
-
-def write_validation(validation: Validation, path: Path | str) -> None:
-    title, makespan, every = "Predicted against measured", validation.makespan, validation.minibatches
-    between = "unknown" if validation.noise is None else f"{validation.noise.median:.1%}"
-    figures = [
-        (f"{makespan.median:.1%}", "median error of a minibatch's makespan"),
-        (f"{makespan.p90:.1%}", "90th percentile"),
-        (f"{makespan.worst:.1%}", "worst"),
-        (f"{validation.idle_error:+.1f}", "percentage points of idle"),
-        (between, "median between two runs: the noise"),
-    ]
-    noise = [m.noise for m in every if m.noise is not None]
-    drawn = plots.agreement([m.predicted_seconds for m in every], [m.measured_seconds for m in every], noise)
-    signed = "Means are signed, the others of absolute values. A device's finish is over the makespan."
-    body = [
-        page.heading(title, 1),
-        page.paragraph(asked(validation), "asked"),
-        *(page.answer([text], yes=False) for text in cautions(validation)),
-        page.key_figures(figures),
-        plots.embed(drawn, "agreement"),
-        page.heading("Errors"),
-        page.table(ERRORS, errors(validation), name="Errors"),
-        page.paragraph(signed, "note"),
-        *map(page.paragraph, (idle(validation), *queues(validation))),
-        page.heading("By kind of span"),
-        page.table(KINDS, kinds(validation), name="By kind of span"),
-        page.paragraph("Seconds of all devices without waiting; points are of measured device time.", "note"),
-        page.heading("Worst minibatches"),
-        page.table(WORST, worst(validation), name="Worst minibatches"),
-    ]
-    write_text(Path(path), page.with_figures(title, body))
 
 
 def _errors(e: Errors) -> tuple[str, str, str, str]:

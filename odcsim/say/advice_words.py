@@ -1,27 +1,23 @@
 """What to rent, in sentences: this, because; the next best; what would change the answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from odcsim.decide import answer_words, setting_words, stock
-from odcsim.decide.answer import NEAR, NOTABLE
-from odcsim.decide.answer_words import interval_of, spent_by
+from odcsim.answer import Answer, AnswerTable
+from odcsim.decide import stock
+from odcsim.decide.advice import Advice, Offer, Wish
+from odcsim.decide.decision import NOTABLE
 from odcsim.decide.remedies import outliers, remedies
+from odcsim.decide.whole_run import epochs
 from odcsim.recipe import SEARCHED
 from odcsim.results import capacity
+from odcsim.say import comparison_words, row_words, setting_words
+from odcsim.say.row_words import COLUMNS
+from odcsim.say.spending_words import interval_of, spent_by
 from odcsim.support.numbers import counted, duration, hours, money
 
-if TYPE_CHECKING:
-    from odcsim.decide.advice import Advice, Offer, Wish
-
+OFFERS = "Every number of GPUs"
 HALF = 0.5  # of devices' time: where more of it is idle, half of them would do
-
-
-def run(wish: Wish) -> str:
-    return answer_words.epochs(wish.epochs)
 
 
 def question(wish: Wish) -> str:
@@ -29,7 +25,7 @@ def question(wish: Wish) -> str:
     trainer, trace = wish.question.trainer, wish.trace
     by = f": {wish.steps:,} steps" if trainer is None else f" by {trainer}"
     lengths = f"{trace.name} ({trace.in_words}, longest {trace.longest:,} tokens)"
-    return f"{wish.question.model}, {lengths}, {run(wish)} of batches of {wish.global_batch:,}{by}"
+    return f"{wish.question.model}, {lengths}, {epochs(wish.epochs)} of batches of {wish.global_batch:,}{by}"
 
 
 def limits(wish: Wish) -> str:
@@ -38,20 +34,38 @@ def limits(wish: Wish) -> str:
     return late + (f" for {money(wish.budget)}" if wish.budget is not None else "")
 
 
-def rented(advice: Advice) -> Offer | None:
-    """The fastest of those that cost as little as any, to a percent: nobody waits a day to save a dollar. Tight in
-    memory only where all are."""
-    good = capacity.roomiest(_within(advice))
-    return min((o for o in good if o.spent <= NEAR * good[0].spent), key=lambda o: o.seconds, default=None)
+def answer(advice: Advice, *, wide: bool = False) -> Answer:
+    """`wide`: with all columns of the offers."""
+    wish = advice.wish
+    ways = sum(offer.ways for offer in advice.offers)
+    asked = f"{question(wish)}, {ways:,} ways to run"
+    headline, *rest = sentences(advice)
+    refused = [f"{one.name}: {one.why}" for one in advice.refused]
+    about = f"{wish.question.model}, {wish.trace.name}"
+    return Answer(
+        "Advice", about, headline, asked, [offers(advice, wide=wide)] if advice.offers else [], [*refused, *rest]
+    )
 
 
-def _within(advice: Advice) -> list[Offer]:
-    """The offers within deadline and budget, cheapest first."""
-    return [offer for offer in advice.offers if offer.within(advice.wish)]
+def offers(advice: Advice, *, wide: bool = False) -> AnswerTable:
+    """What each number of GPUs comes to; beneath it how it runs, its memory, and how much of the devices is used."""
+    wish, every = advice.wish, advice.offers
+    paid = "dollars" if all(offer.dollars is not None for offer in every) else "gpu_hours"
+    names = row_words.OFFERED if wide else ("time", "time between", paid, f"{paid} between")
+    head, cells = row_words.table([replace(offer.row, memory_bytes=offer.memory_bytes) for offer in every], names)
+    rows = [[offer.name, *row] for offer, row in zip(every, cells, strict=True)]
+    marks = ["best" if offer is advice.rent else "" for offer in every]
+    details = []
+    for offer in every:
+        mfu = f", MFU {COLUMNS['mfu'].text(offer.row)}" if offer.row.mfu is not None else ""
+        far = "" if offer.within(wish) else f"; not{limits(wish)}"
+        idle = COLUMNS["idle"].text(offer.row)
+        details.append([f"{offer.chosen.way.how}; {capacity.text(offer)}, idle {idle}{mfu}{far}"])
+    return AnswerTable(["GPUs", *head], rows, OFFERS, marks=marks, details=details)
 
 
 def sentences(advice: Advice) -> list[str]:
-    within, rent = _within(advice), rented(advice)
+    within, rent = advice.within, advice.rent
     if not advice.offers:
         why = "the list says why, and what would help where that is known"
         return [f"None of these can run; {why}. If memory is short: more GPUs, LoRA or a smaller model."]
@@ -74,7 +88,7 @@ def _paid(offer: Offer) -> str:
 def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
     """`every`: what is within deadline and budget, of which what fits memory is chosen from."""
     steps, samples = rent.row.minibatches, rent.chosen.way.samples
-    done = f"{run(wish)}, {steps:,} steps of {samples:,.0f} {wish.trace.unit}s"
+    done = f"{epochs(wish.epochs)}, {steps:,} steps of {samples:,.0f} {wish.trace.unit}s"
     good, within = capacity.roomiest(every), limits(wish)
     asked = [*(["fit memory"] if len(good) < len(every) else []), *([f"are done{within}"] if within else [])]
     count = f"of the {len(good)} that {' and '.join(asked)}" if asked else f"of {len(good)}"
@@ -84,7 +98,7 @@ def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
     if rent is not good[0]:
         because = f"within 1 % of {kind} {count}, and faster"
     interval = "" if rent.row.certain else f" ({interval_of(rent.row)})"
-    tight = f", and memory is {capacity.told(rent)}" if capacity.tight(rent) else ""
+    tight = f", and memory is {capacity.text(rent)}" if capacity.tight(rent) else ""
     return f"Rent {rent.name}: {done} take {_paid(rent)}{interval}. It is {because}{tight}."
 
 
@@ -92,10 +106,10 @@ def how(offer: Offer) -> str:
     way, row, unit = offer.chosen.way, offer.row, offer.chosen.way.setting.trace.unit
     mfu = "" if row.mfu is None else f", {row.mfu:.{0 if row.mfu >= 0.01 else 1}%} MFU"
     tight = ": tight" if capacity.tight(offer) else ""
-    used = f"{capacity.sized(offer)} per device{tight}; devices idle {row.idle:.0%} of the time{mfu}"
+    used = f"{capacity.size(offer)} per device{tight}; devices idle {row.idle:.0%} of the time{mfu}"
     by = f"Run it by {way.name}, {way.words}"
     if row.made is not None:
-        return f"{by}: {answer_words.settings(row.made, unit)}; {used}."
+        return f"{by}: {comparison_words.settings(row.made, unit)}; {used}."
     one = round(row.microbatches, 1) == 1  # others are an average
     packs = "1 microbatch" if one else f"{row.microbatches:.1f} microbatches"
     each = f"{counted(way.setting.minibatch, unit)} per device and step"
@@ -124,10 +138,10 @@ def _memory(advice: Advice, rent: Offer, within: Sequence[Offer]) -> Iterator[st
         times = f"{duration(first.seconds)} at {first.spent / rent.spent:.2f} times the cost"
         shorter = outliers(first.chosen.way.cost, advice.wish.trace, first.memory_limit or 0.0)
         room = f" {shorter}." if shorter else ""
-        yield f"{first.name} would take {times}, but is tight: {capacity.sized(first)} per device.{room}"
+        yield f"{first.name} would take {times}, but is tight: {capacity.size(first)} per device.{room}"
     if kept := rent.kept_out:
         what = "is tight in memory" if capacity.tight(kept.need) else "does not fit memory"
-        how = f"{kept.way.words}, {kept.way.setting.limit:,} tokens ({capacity.sized(kept.need)})"
+        how = f"{kept.way.words}, {kept.way.setting.limit:,} tokens ({capacity.size(kept.need)})"
         room = f" {kept.shorter}." if kept.shorter else ""
         yield f"This {what}, and would be {kept.gain:.2f} times as fast: {how}.{room}"
 
@@ -213,7 +227,7 @@ def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     if rent.row.fidelity == "extrapolated":
         yield "WARNING: some samples or microbatches are beyond what the seconds were fitted to: extrapolated."
     if trainer is not None:
-        yield answer_words.rules(trainer, question.recipe)
+        yield comparison_words.rules(trainer, question.recipe)
     searched = [name for name in SEARCHED if name != "sharding" or trainer is None or "hybrid" in trainer.knows]
     yield setting_words.searched(question.recipe, searched, question.on_demand_cost)
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}

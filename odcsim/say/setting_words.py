@@ -1,20 +1,15 @@
 """What was asked, what was held fixed, and what seconds rest on, in words that all answers have."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from odcsim.answer import Answer
 from odcsim.catalog.estimates.compute import PUBLISHED, guessed
+from odcsim.decide.setting import Setting
+from odcsim.decide.words import BY, HELD, MORE
 from odcsim.profile import Profile
-from odcsim.recipe import ASKED, SEARCHED, Recipe, recipe_of
+from odcsim.recipe import SEARCHED, Recipe, recipe_of
 from odcsim.support.numbers import counted
 
-if TYPE_CHECKING:
-    from odcsim.decide.setting import Setting
-
-BY, MORE = "odcsim advise", "odcsim sweep"  # which command searches what was held fixed
-HELD = tuple(name for name in ASKED if name not in SEARCHED)  # by an advice
 SHAPE = "shape, not data"
 _TRUST = {
     "calibrated": "Seconds come from a profile measured on this hardware.",
@@ -23,6 +18,10 @@ _TRUST = {
     "extrapolated": "Some seconds are extrapolated beyond what they were fitted to (longer samples, fuller "
     "microbatches, other devices, another model, or the same with another recompute).",
 }
+
+
+def answer(setting: Setting) -> Answer:
+    return Answer("Setting", f"{named(setting)}, {sized(setting)}", question=question(setting))
 
 
 def named(setting: Setting) -> str:

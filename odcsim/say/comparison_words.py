@@ -1,44 +1,171 @@
 """What a comparison comes to, in sentences for somebody who will decide by them."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from odcsim.answer import Answer, AnswerTable
 from odcsim.catalog.estimates import memory
-from odcsim.decide import room, setting_words, stock
-from odcsim.decide.answer import NOTABLE, Answer
+from odcsim.decide import room, stock
+from odcsim.decide.comparison import Comparison
+from odcsim.decide.decision import NOTABLE, Decision, decide, rows_to_show
 from odcsim.decide.limit import limits
 from odcsim.decide.remedies import remedies
+from odcsim.decide.whole_run import epochs
 from odcsim.neighbours.neighbour import Neighbour
 from odcsim.recipe import Recipe
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.results.intervals import Draws
-from odcsim.results.summary import Made, Row
+from odcsim.results.summary import Made, Row, best_first
+from odcsim.say import row_words, setting_words
+from odcsim.say.row_words import COLUMNS
+from odcsim.say.spending_words import (
+    dollars_between,
+    hours_between,
+    interval_of,
+    spent_by,
+    spent_dollars,
+    spent_hours,
+)
 from odcsim.support.numbers import counted, duration, finer, from_to, hours, money, ratio
 from odcsim.trace import Trace
 
-if TYPE_CHECKING:
-    from odcsim.decide.comparison import Comparison  # which tells of itself by these
-
 GROUPS = "groups of {} alike: the interval counts whole groups"
 RUNS = "runs of about {} alike, found in the order of the file: the interval counts whole runs"
+BAR = 40  # characters
 SLIGHT = 0.1  # of a sample more that one stands for with those that are like it
 
 
-def verdict(reply: Answer) -> str:
+def answer(comparison: Comparison, *, wide: bool = False) -> Answer:
+    """`wide`: all rows and columns. Rows without on-demand are a table alone."""
+    setting, about = comparison.setting, setting_words.named(comparison.setting)
+    question = setting_words.question(setting, limited=not comparison.stock)
+    if not any(row.one_sided for row in comparison.rows):
+        return Answer("Comparison", about, "", question, [table(comparison, comparison.rows)])
+    decision = decide(comparison)
+    rows = comparison.rows if wide else rows_to_show(comparison, decision)
+    every = [
+        *whole_run(comparison, decision),
+        *misfit(comparison, decision),
+        *sentences(comparison, decision),
+        f"Cost: {setting.cost.profile.origin}.",
+    ]
+    tables = [table(comparison, rows, wide=wide, decision=decision)]
+    numbers = figures(comparison, decision)
+    return Answer("Comparison", about, headline(decision), question, tables, every, numbers)
+
+
+def table(
+    comparison: Comparison, rows: Sequence[Row], *, wide: bool = False, decision: Decision | None = None
+) -> AnswerTable:
+    """The columns by which somebody decides, in 80 characters; `wide`: all of them. Of a whole run where epochs were
+    asked for."""
+    ordered = best_first(rows)
+    priced = any(row.dollars is not None for row in rows)
+    names = row_words.WIDE if wide else row_words.PRICED if priced else row_words.FEW
+    marks = [mark(row, decision) for row in ordered] if decision else []
+    head, cells = row_words.table([comparison.spent(row) for row in ordered], names)
+    return AnswerTable(head, cells, names=2, marks=marks, says=basis(comparison))
+
+
+def mark(row: Row, decision: Decision) -> str:
+    return "best" if row is decision.chosen else "reference" if row is decision.reference else ""
+
+
+def memory_table(decision: Decision) -> AnswerTable:
+    """What the memory of the rows that the decision rests on is for."""
+    rows = {r.name: r.memory_terms for r in (decision.reference, decision.rival, decision.best) if r.memory_terms}
+    names = [name for name in next(iter(rows.values()), {}) if any(terms[name] for terms in rows.values())]
+    cells = [
+        [row, *(f"{terms[name] / 1e9:.1f}" for name in names), f"{sum(terms.values()) / 1e9:.1f}"]
+        for row, terms in rows.items()
+    ]
+    return AnswerTable(["memory per device, GB", *names, "together"], cells, "Peak memory by use")
+
+
+def limits_table(swept: Sequence[tuple[int, Comparison]]) -> AnswerTable:
+    """A row per limit, with the speedup of on-demand + lb-mini as a bar."""
+    best, rows = max(c.row("lb-mini", "on-demand").speedup or 0 for _, c in swept), []
+    for limit, comparison in swept:
+        micro, mini = (comparison.row(name, "on-demand") for name in ("lb-micro", "lb-mini"))
+        bar = "█" * round(BAR * max(0.0, (mini.speedup or 0) - 1) / max(best - 1, 1e-9))
+        speedups = (f"{row.speedup or 0:.2f}" for row in (micro, mini))
+        rows.append([f"{limit:,}", *speedups, COLUMNS["memory"].text(mini), bar.ljust(BAR)])
+    head = ["max tokens", "lb-micro", "lb-mini", "memory", "(both on-demand)".ljust(BAR)]
+    name = "Speedup over collective + lb-micro at the same limit of a microbatch"
+    return AnswerTable(head, rows, name)
+
+
+def advice(comparison: Comparison, decision: Decision) -> list[str]:
+    """What to run, how long, how much; how sure, by the interval of its seconds and that of its minibatches; and
+    whether it fits."""
+    chosen, setting, run = decision.chosen, comparison.setting, comparison.whole_run
+    unfit = misfit(comparison, decision)
+    if decision.nothing_fits:
+        return [headline(decision), *unfit]
+    size = f"{setting.minibatch} {setting.trace.unit}{'s' if setting.minibatch > 1 else ''} per device and step, "
+    size += f"at most {setting.limit:,} tokens in a microbatch"
+    size = settings(chosen.made, setting.trace.unit) if chosen.made else size
+    if run is None:
+        paid = f", {spent_dollars(chosen)}" if chosen.dollars is not None else ""
+        takes = f"{chosen.minibatches} optimizer steps take {duration(chosen.makespan_seconds)}, "
+        takes += f"{spent_hours(chosen)}{paid}."
+    else:
+        takes = " ".join(whole_run(comparison, decision))
+    off, spent = from_to(chosen.speedup_low or 0.0, chosen.speedup_high or 0.0, ratio), comparison.spent(chosen)
+    if spent.certain:
+        seconds = "the seconds come without an interval"
+    else:
+        ends = spent.model_low / spent.makespan_seconds, spent.model_high / spent.makespan_seconds
+        seconds = f"the 90 % interval is {from_to(*ends, ratio)} times these seconds"
+    sure = f"Uncertainty: {seconds}; the speedup over collective + lb-micro is {off}."
+    return [f"Run {chosen.name}: {size}. {takes}", *unfit, sure]
+
+
+def figures(comparison: Comparison, decision: Decision) -> list[tuple[str, str]]:
+    """A few numbers to remember, each with what it is."""
+    chosen, before = (comparison.spent(row) for row in (decision.chosen, decision.reference))
+    for_steps = f"for {chosen.minibatches:,} optimizer steps"
+    instead = "before" if decision.balanced is None else f"under {decision.reference.name}"
+    spent = f"GPU-hours {for_steps}{hours_between(chosen)}, {hours(before.gpu_hours)} {instead}"
+    more = finer(chosen.gpu_hours_low, chosen.gpu_hours_high, hours)
+    figures = [(duration(chosen.makespan_seconds), for_steps), (hours(chosen.gpu_hours, more), spent)]
+    if chosen.dollars is not None and before.dollars is not None:
+        more = finer(chosen.dollars_low or 0.0, chosen.dollars_high or 0.0, money)
+        dollars = f"{for_steps}{dollars_between(chosen)}, {money(before.dollars)} {instead}"
+        figures.append((money(chosen.dollars, more), dollars))
+    if decision.balanced is None:
+        idle = f"idle, from collective + lb-micro to {chosen.name}"
+        figures.append((f"{before.idle:.0%} → {chosen.idle:.0%}", idle))
+    else:
+        figures.append((f"{chosen.idle:.0%}", f"idle under {chosen.name}"))
+    gain = f"as fast as collective + lb-micro, {interval(decision.chosen)}"
+    figures.append((f"{chosen.speedup:.2f} x", gain))
+    if chosen.memory_bytes is not None:
+        room = f" of {comparison.memory_limit / 1e9:.0f} GB that a GPU has" if comparison.memory_limit else ""
+        figures.append((f"{chosen.memory_bytes / 1e9:.0f} GB", f"of memory per device{room}"))
+    return figures
+
+
+def parted(comparison: Comparison, decision: Decision) -> tuple[list[Row], list[Row]]:
+    """Those to choose from, and those that nobody would choose: both in order of speed, those that do not fit last."""
+    ordered = best_first(comparison.rows)
+    best = {row.sync: row.pair for row in reversed(ordered)}
+    few = {*best.values(), *(row.pair for row in (decision.reference, decision.rival, decision.best))}
+    return [r for r in ordered if r.pair in few], [r for r in ordered if r.pair not in few]
+
+
+def headline(decision: Decision) -> str:
     """Yes or no, in a few sentences; and what memory has to do with it."""
-    if reply.nothing_fits:
-        return _nothing_fits(reply)
-    words = _own(reply) if reply.balanced else _by_memory(reply) if reply.by_memory else _by_speed(reply)
-    if capacity.tight(reply.chosen):  # more of a GPU than estimates can be trusted for
-        words += f" Memory per device is {capacity.told(reply.chosen)}, so it may not fit."
-    for kept, row in reply.kept_out:
+    if decision.nothing_fits:
+        return _nothing_fits(decision)
+    words = _own(decision) if decision.balanced else _by_memory(decision) if decision.by_memory else _by_speed(decision)
+    if capacity.tight(decision.chosen):  # more of a GPU than estimates can be trusted for
+        words += f" Memory per device is {capacity.text(decision.chosen)}, so it may not fit."
+    for kept, row in decision.kept_out:
         words += f" {would_be(row, kept)}"
     return words
 
@@ -47,25 +174,25 @@ def would_be(row: Row, kept: Row) -> str:
     """How much faster a row would be than one that is chosen before it by memory alone."""
     times = kept.makespan_seconds / row.makespan_seconds
     why = "is tight in memory" if capacity.tight(row) else "does not fit memory"
-    return f"{row.name} would be {times:.2f} times as fast as {kept.name}, but {why} ({capacity.sized(row)})."
+    return f"{row.name} would be {times:.2f} times as fast as {kept.name}, but {why} ({capacity.size(row)})."
 
 
-def _nothing_fits(reply: Answer) -> str:
+def _nothing_fits(decision: Decision) -> str:
     """What does by the engine's plans, where only the trainer's own ways do not fit."""
-    fitting = [row for row in (reply.balanced, reply.best) if row and row.memory_fits is not False]
-    if reply.balanced is None or not fitting:
+    fitting = [row for row in (decision.balanced, decision.best) if row and row.memory_fits is not False]
+    if decision.balanced is None or not fitting:
         return "Out of memory: nothing here fits."
-    every = " and ".join(f"{row.name} ({capacity.told(row)})" for row in fitting)
+    every = " and ".join(f"{row.name} ({capacity.text(row)})" for row in fitting)
     verb = "fits" if len(fitting) == 1 else "fit"
     return f"Out of memory: nothing that the trainer runs by itself fits. With odc_engine, {every} {verb}."
 
 
-def _own(reply: Answer) -> str:
+def _own(decision: Decision) -> str:
     """The best that the trainer runs, and what it would gain from plans and from on-demand, which the engine brings."""
-    chosen = reply.chosen
-    made = f", {settings(chosen.made, reply.unit)}" if chosen.made else ""
+    chosen = decision.chosen
+    made = f", {settings(chosen.made, decision.unit)}" if chosen.made else ""
     words = f"The trainer's own fastest way is {chosen.name}{made}."
-    others = [row for row in (reply.balanced, reply.best) if row and row.memory_fits is not False]
+    others = [row for row in (decision.balanced, decision.best) if row and row.memory_fits is not False]
     gains = [(row, chosen.makespan_seconds / row.makespan_seconds) for row in others]
     if not any(gain >= NOTABLE for _, gain in gains):
         return f"{words} No balancer and no sync of odc_engine is notably faster."
@@ -73,49 +200,49 @@ def _own(reply: Answer) -> str:
     return f"{words} With odc_engine, {every} as fast."
 
 
-def _by_memory(reply: Answer) -> str:
+def _by_memory(decision: Decision) -> str:
     """Where memory alone decides between the two sides."""
-    (fit, other) = (reply.best, reply.rival) if reply.pays else (reply.rival, reply.best)
+    (fit, other) = (decision.best, decision.rival) if decision.pays else (decision.rival, decision.best)
     times = fit.makespan_seconds / other.makespan_seconds
     faster = f" and be {times:.2f} times as fast" if times >= NOTABLE else ""
     sizes = f"{other.name} would need {(other.memory_bytes or 0) / 1e9:.0f} GB{faster},"
-    sizes += f" {fit.name} needs {capacity.sized(fit)}."
+    sizes += f" {fit.name} needs {capacity.size(fit)}."
     if capacity.tight(other):
-        why = f"{'without' if reply.pays else 'with'} on-demand, every row is tight in memory here"
+        why = f"{'without' if decision.pays else 'with'} on-demand, every row is tight in memory here"
     else:
-        why = "only on-demand fits memory here" if reply.pays else "on-demand does not fit memory here"
-    return f"{'Yes' if reply.pays else 'No'}: {_do(reply)}; {why}. {sizes}"
+        why = "only on-demand fits memory here" if decision.pays else "on-demand does not fit memory here"
+    return f"{'Yes' if decision.pays else 'No'}: {_do(decision)}; {why}. {sizes}"
 
 
-def _do(reply: Answer) -> str:
+def _do(decision: Decision) -> str:
     """What to run, and what that brings."""
-    chosen, reference = reply.chosen, reply.reference
+    chosen, reference = decision.chosen, decision.reference
     alike = round(chosen.speedup or 0.0, 2) == 1 and capacity.level(chosen) == capacity.level(reference)
     if chosen is reference or alike:
         return f"keep {reference.name}"
     return f"run {chosen.name}, {chosen.speedup:.2f} times as fast as {reference.name}"
 
 
-def _by_speed(reply: Answer) -> str:
-    best, flip = reply.best, reply.flips
+def _by_speed(decision: Decision) -> str:
+    best, flip = decision.best, decision.flips
     gain = f"{best.speedup:.2f} times as fast as collective + lb-micro ({interval(best)})"
-    if reply.pays:
-        words = f"Yes: {_do(reply)} ({interval(best)}) and {reply.over_rival:.2f} times as fast as the best row without"
-        words += f" on-demand, {reply.rival.name}."
+    if decision.pays:
+        words = f"Yes: {_do(decision)} ({interval(best)}) and {decision.over_rival:.2f} times as fast as the best row"
+        words += f" without on-demand, {decision.rival.name}."
     else:
         certain, beside = (best.speedup_low or 0) > 1, ""
         what = "on-demand adds next to nothing" if certain else "on-demand adds nothing"
-        if not certain and min(best.speedup or 0, reply.over_rival) >= NOTABLE:
+        if not certain and min(best.speedup or 0, decision.over_rival) >= NOTABLE:
             what = "on-demand may add nothing"
         if (best.speedup_high or 0) < 1 and round(best.speedup or 0, 2) < 1:
             what = "on-demand is slower"
-        if certain and reply.chosen is not reply.reference:
-            beside = f", and {reply.over_rival:.2f} times as fast as {reply.rival.name}"
-        words = f"No: {_do(reply)}; {what}. Its best row, {best.name}, is {gain}{beside}."
+        if certain and decision.chosen is not decision.reference:
+            beside = f", and {decision.over_rival:.2f} times as fast as {decision.rival.name}"
+        words = f"No: {_do(decision)}; {what}. Its best row, {best.name}, is {gain}{beside}."
     if flip is None:
         return words
     lead = f"on-demand is then {flip.lead:.2f} times as fast as the best row without it"
-    other = "No" if reply.pays else "Yes"
+    other = "No" if decision.pays else "Yes"
     return f"{words} The answer is {other} if compute takes {flip.factor:.2f} times these seconds: {lead}."
 
 
@@ -125,9 +252,9 @@ def interval(row: Row) -> str:
     return f"95 % interval {from_to(row.speedup_low or 0.0, row.speedup_high or 0.0, ratio)}"
 
 
-def misfit(comparison: Comparison, reply: Answer) -> list[str]:
+def misfit(comparison: Comparison, decision: Decision) -> list[str]:
     """Where nothing fits: what the row that needs least would need."""
-    chosen, limit = reply.chosen, comparison.memory_limit
+    chosen, limit = decision.chosen, comparison.memory_limit
     if chosen.memory_fits is not False or chosen.memory_bytes is None or limit is None:
         return []
     extra = _over_full(comparison, chosen)
@@ -137,19 +264,19 @@ def misfit(comparison: Comparison, reply: Answer) -> list[str]:
     return [f"Even {chosen.name} does not fit: it is estimated to need {size}.{full}{most}"]
 
 
-def sentences(comparison: Comparison, reply: Answer) -> list[str]:
+def sentences(comparison: Comparison, decision: Decision) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
     setting = comparison.setting
     lengths = [setting_words.lengths(setting.trace.origin)] if setting.trace.origin else []
-    if reply.nothing_fits:
+    if decision.nothing_fits:
         return [*_ways_out(comparison), *lengths]
     return [
-        f"{_idle(reply)} {_savings(comparison, reply)}",
-        _trust(comparison, reply),
+        f"{_idle(decision)} {_savings(comparison, decision)}",
+        _trust(comparison, decision),
         *_rules(comparison),
-        *_tightness(comparison, reply.chosen),
-        *_sharding(comparison, reply),
-        setting_words.fixed(setting, limited=reply.balanced is None),
+        *_tightness(comparison, decision.chosen),
+        *_sharding(comparison, decision),
+        setting_words.fixed(setting, limited=decision.balanced is None),
         *alike(setting.trace, comparison.draws),
         *lengths,
     ]
@@ -160,26 +287,26 @@ def basis(comparison: Comparison) -> str:
     return f"Seconds, GPU-hours and dollars are of {comparison.basis}."
 
 
-def _idle(reply: Answer) -> str:
-    before, after = reply.reference, reply.chosen
-    if reply.balanced is not None:
-        best = min(reply.balanced, reply.best, key=lambda row: row.makespan_seconds)
+def _idle(decision: Decision) -> str:
+    before, after = decision.reference, decision.chosen
+    if decision.balanced is not None:
+        best = min(decision.balanced, decision.best, key=lambda row: row.makespan_seconds)
         return f"Devices idle {after.idle:.0%} of the time under {after.name}, {best.idle:.0%} under {best.name}."
     words = f"Devices idle {before.idle:.0%} of the time under {before.name}"
     words += f" and {after.idle:.0%} under {after.name}." if after is not before else ", and no row is faster."
-    if reply.pays:
+    if decision.pays:
         gains = f"{after.sync_gain:.2f} comes from the sync and one of {after.balancer_gain:.2f} from the balancer"
         words += f" Of the speedup, a factor of {gains}."
     return words
 
 
-def _savings(comparison: Comparison, reply: Answer) -> str:
+def _savings(comparison: Comparison, decision: Decision) -> str:
     """Dollars of a whole run stand beside its hours, in a sentence of its own."""
-    before, after = (comparison.spent(row) for row in (reply.reference, reply.chosen))
+    before, after = (comparison.spent(row) for row in (decision.reference, decision.chosen))
     run = comparison.whole_run is not None
     takes = "takes" if comparison.setting.minibatches == 1 else "take"
     words = f"The whole run takes {spent_hours(after)}" if run else f"{comparison.basis} {takes} {spent_hours(after)}"
-    if reply.chosen is reply.reference or reply.balanced is not None:
+    if decision.chosen is decision.reference or decision.balanced is not None:
         return f"{words}."
     words += f" instead of {hours(before.gpu_hours)}"
     if not run and after.dollars is not None and before.dollars is not None:
@@ -187,10 +314,10 @@ def _savings(comparison: Comparison, reply: Answer) -> str:
     return f"{words}."
 
 
-def _trust(comparison: Comparison, reply: Answer) -> str:
+def _trust(comparison: Comparison, decision: Decision) -> str:
     """What the minibatches take, of which a whole run has a sentence of its own; and what engineers see at once whether
     it is plausible."""
-    chosen = reply.chosen
+    chosen = decision.chosen
     words = setting_words.trust(comparison.fidelity, comparison.setting.cost.profile)
     if comparison.whole_run is None:
         interval = "" if chosen.certain else f", 90 % interval {from_to(chosen.model_low, chosen.model_high, _long)}"
@@ -244,7 +371,7 @@ def _tightness(comparison: Comparison, chosen: Row) -> list[str]:
     if capacity.level(alone) <= capacity.level(chosen):
         return _ways_out(comparison) if capacity.tight(chosen) else []
     words = f"The longest sample, {trace.longest:,} tokens, is not in these minibatches: with it, memory per device is"
-    return [f"{words} {capacity.told(alone)}.", *_ways_out(comparison)]
+    return [f"{words} {capacity.text(alone)}.", *_ways_out(comparison)]
 
 
 def _ways_out(comparison: Comparison) -> list[str]:
@@ -255,9 +382,9 @@ def _ways_out(comparison: Comparison) -> list[str]:
     return [f"Options that fit: {'; '.join(every)}."] if every else []
 
 
-def _sharding(comparison: Comparison, reply: Answer) -> list[str]:
+def _sharding(comparison: Comparison, decision: Decision) -> list[str]:
     """What hybrid sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
-    setting, chosen = comparison.setting, reply.chosen
+    setting, chosen = comparison.setting, decision.chosen
     recipe, gain = setting.cost.recipe, chosen.over_full
     if recipe.on(2).hierarchical:  # asked for, whether or not there are nodes
         return [_gained("Hierarchical transfers", ("run", "make"), comparison, chosen)]
@@ -309,57 +436,16 @@ def alike(trace: Trace, draws: Draws) -> list[str]:
     return [f"Lengths come in {groups.format(round(size))}."] if (size - 1) * like[:1].sum() > SLIGHT else []
 
 
-def whole_run(comparison: Comparison, reply: Answer) -> list[str]:
+def whole_run(comparison: Comparison, decision: Decision) -> list[str]:
     """Time and dollars of the row to choose over the epochs that were asked for, where they were and one fits."""
-    if (run := comparison.whole_run) is None or reply.nothing_fits:
+    if (run := comparison.whole_run) is None or decision.nothing_fits:
         return []
-    chosen, before = (run.shown(row) for row in (reply.chosen, reply.reference))
-    own, verb = run.of(reply.chosen), "is" if run.epochs == 1 else "are"
+    chosen, before = (run.shown(row) for row in (decision.chosen, decision.reference))
+    own, verb = run.of(decision.chosen), "is" if run.epochs == 1 else "are"
     batch = f"{own.samples:,.0f} {comparison.setting.trace.unit}s"
     interval = "" if chosen.certain else f" ({interval_of(chosen)})"
-    takes = f"{spent_by(chosen)} under {reply.chosen.name}{interval}"
+    takes = f"{spent_by(chosen)} under {decision.chosen.name}{interval}"
     words = f"{epochs(run.epochs)} {verb} {own.steps:,} steps of {batch}: {takes}"
-    if reply.reference is reply.chosen or reply.balanced is not None:
+    if decision.reference is decision.chosen or decision.balanced is not None:
         return [f"{words}."]
-    return [f"{words}, instead of {spent_by(before)} under {reply.reference.name}."]
-
-
-def epochs(count: float) -> str:
-    return f"{count:g} epoch{'' if count == 1 else 's'}"
-
-
-def spent_by(whole: Row) -> str:
-    """Time and dollars of a run, as finely as its interval is told."""
-    time = duration(whole.makespan_seconds, finer(whole.model_low, whole.model_high, duration))
-    if whole.dollars is None:
-        return time
-    return f"{time} and {money(whole.dollars, finer(whole.dollars_low or 0.0, whole.dollars_high or 0.0, money))}"
-
-
-def interval_of(whole: Row) -> str:
-    words = f"90 % interval {from_to(whole.model_low, whole.model_high, duration)}"
-    if whole.dollars_low is None or whole.dollars_high is None:
-        return words
-    return f"{words}, {from_to(whole.dollars_low, whole.dollars_high, money)}"
-
-
-def spent_hours(row: Row) -> str:
-    """GPU-hours of a row, with their interval where there is one."""
-    more = finer(row.gpu_hours_low, row.gpu_hours_high, hours)
-    return f"{hours(row.gpu_hours, more)} GPU-hours{hours_between(row)}"
-
-
-def hours_between(row: Row) -> str:
-    return "" if row.certain else f" ({from_to(row.gpu_hours_low, row.gpu_hours_high, hours)})"
-
-
-def spent_dollars(row: Row) -> str:
-    if row.dollars is None:
-        return ""
-    return f"{money(row.dollars, finer(row.dollars_low or 0.0, row.dollars_high or 0.0, money))}{dollars_between(row)}"
-
-
-def dollars_between(row: Row) -> str:
-    if row.certain or row.dollars_low is None or row.dollars_high is None:
-        return ""
-    return f" ({from_to(row.dollars_low, row.dollars_high, money)})"
+    return [f"{words}, instead of {spent_by(before)} under {decision.reference.name}."]
