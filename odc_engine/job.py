@@ -9,7 +9,6 @@ from odc_engine.backends.backend import Backend, Use
 from odc_engine.backends.patience import LIMIT
 from odc_engine.started import started
 from odcsim import catalog
-from odcsim.catalog import fits
 from odcsim.cluster import Cluster, read_cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
@@ -108,7 +107,7 @@ def _check_nodes(recipe: Recipe, devices_per_node: int | None) -> None:
 def check_job(file: ScheduleFile, job: Job) -> None:
     """Raise if the job would hang, or cannot run on any machine."""
     backends.check(job.backend, job.recipe)
-    fits.check_adapters(job.cost.model, job.recipe)
+    job.recipe.check_adapters(job.cost.model)
     for number, schedule in enumerate(file.schedules):
         check_counts(job.recipe.sync, schedule.microbatches, len(schedule.queue), where=f"minibatch {number}")
 
@@ -139,7 +138,7 @@ def _profile(model: Model, gpu: str | None, devices: int, path: str | None, reci
         none = Polynomial()
         told = "no seconds: compute is real"
         return Profile(model.name, "", "catalogue", told, none, none, none, recompute=recipe.recomputes)
-    return fits.choose(model, catalog.gpu(gpu) if gpu else None, devices, path, recipe)
+    return catalog.profile_for(model, catalog.gpu(gpu) if gpu else None, devices, path, recipe)
 
 
 def _machine(devices: int, path: str | None, emulate: bool) -> Cluster:

@@ -23,8 +23,7 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
-from odcsim.balance import plan, runs_with
-from odcsim.balance.library import check_limit, digest, loss_tokens, weigh
+from odcsim.balance import check_limit, digest, loss_tokens, plan, runs_with, weigh
 from odcsim.errors import InputError
 from odcsim.program import sync_named
 from odcsim.support.checked import numbers, whole_numbers

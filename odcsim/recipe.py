@@ -21,6 +21,7 @@ from odcsim.support.command import rare
 from odcsim.support.printing import printable
 
 if TYPE_CHECKING:
+    from odcsim.model import Model
     from odcsim.support.checked import Given
 
 ACCUMULATE = ("locked", "slots")
@@ -159,6 +160,12 @@ class Recipe:
     def told(self) -> str:
         """The same, and full recompute, which is usual and what not everybody runs: an advice may choose less."""
         return f"{' with full recompute' if self.recompute == 'full' else ''}{self.words}"
+
+    def check_adapters(self, model: "Model") -> None:
+        """Refuse a rank that no weight has: of a slip of the finger the adapters would fill a machine."""
+        if self.lora > model.hidden:
+            problem = f"--lora {self.lora:,} is over the width of {model.name}"
+            raise InputError(problem, fix=f"adapters have at most {model.hidden:,} columns")
 
     def inputs(self) -> dict[str, Any]:
         """What a comparison was asked, by the names of the command line."""

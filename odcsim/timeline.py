@@ -50,6 +50,13 @@ class Block:
         """Which devices really ran this step: one with fewer microbatches passes the rest in no time."""
         return np.asarray(self.program.steps[step].microbatch < self.counts)
 
+    def seconds(self, step: int) -> Floats:
+        """Of a step on each device [minibatch, device]; of one that meets, from when its last device came."""
+        began = self.asked[step]
+        if self.program.steps[step].meets:
+            began = began.max(axis=-1, keepdims=True)
+        return np.asarray(np.maximum(self.had[step] - began, 0.0))
+
     def ran(self, schedules: Sequence[Schedule]) -> list[Schedule]:
         """The schedules of a file's minibatches that are here, without queues: as they came to be."""
         planned = [schedules[n] for n in self.minibatches]

@@ -19,9 +19,9 @@ from own_process import recorded
 from page_table import table
 from validate_gpu import RUNGS, TESTS
 
-from odcsim import profile
+from odcsim import measurements, profile
 from odcsim.errors import InputError
-from odcsim.fitting import fit, measurements
+from odcsim.fitting import fit
 
 PAGE, GPU_PAGE = ours.ROOT / "docs/validation-gpu.md", ours.ROOT / "docs/gpu.md"
 BEGIN, END = "<!-- record -->", "<!-- end of record -->"

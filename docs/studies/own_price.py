@@ -16,12 +16,11 @@ import numpy as np
 
 from odc_engine import backends
 from odc_engine.job import Job
-from odc_engine.measuring import calibration
+from odc_engine.measuring import calibration, recorded
 from odc_engine.runs.run import run
 from odcsim import catalog, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
-from odcsim.fitting import recorded
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.recipe import USUAL

@@ -31,15 +31,16 @@ from stages import LONGEST, SEED, STAGES, Stage, planned, way, with_others
 from odc_engine import backends
 from odc_engine.job import Job
 from odc_engine.measuring import profile as profiles
+from odc_engine.measuring import recorded
 from odc_engine.measuring.survey import Survey
 from odc_engine.runs.run import run
-from odcsim import catalog, timeline
+from odcsim import catalog, measurements, timeline
 from odcsim.catalog.estimates.recompute import under
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.executors.simulation import simulate
-from odcsim.fitting import fit, measurements, recorded
-from odcsim.fitting.measurements import Measurements
+from odcsim.fitting import fit
+from odcsim.measurements import Measurements
 from odcsim.profile import Polynomial
 from odcsim.recipe import Recipe
 from odcsim.results.metrics import usage

@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> int:
         print(f"odc_engine: stopped; {kept} ({profile.partial(output)})", file=sys.stderr)
         return 130
     beside = beside_catalog.line(report.profile, model, survey.backend.device)
-    for line in (*report.lines(), *own.lines(report.profile, model), beside):
+    for line in (*report.sentences(), *own.lines(report.profile, model), beside):
         print(line)
     if not report.good:
         print(f"odc_engine: the fit does not explain {len(report.unexplained)} measurements", file=sys.stderr)

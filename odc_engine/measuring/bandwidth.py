@@ -78,11 +78,10 @@ def bandwidth(
 def write_page(report: dict[str, Any], path: Path) -> None:
     """The picture of what was measured, in one file."""
     from odcsim import plots  # plotly comes with it
-    from odcsim.show.pages.page import document, heading
 
     title = "How fast devices gather and push"
-    body = [heading(title, 1), plots.embed(plots.bandwidth(report["rates"], report["hardware"]), "bandwidth")]
-    write_text(path, document(title, body, script=plots.script()))
+    figure = plots.embed(plots.bandwidth(report["rates"], report["hardware"]), "bandwidth")
+    write_text(path, plots.document(title, [f"<h1>{title}</h1>", figure], script=plots.script()))
 
 
 def rates(devices: int, sizes: Sequence[int], backend: Processes = backends.USUAL) -> tuple[int, list[Rate]]:

@@ -3,7 +3,6 @@
 import re
 
 from odcsim import catalog
-from odcsim.catalog import fits
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.support.numbers import from_to, ratio
@@ -33,7 +32,7 @@ def line(profile: Profile, model: Model, device: str) -> str:
     if not WHOLE.match(profile.hardware):
         return f"beside the catalogue: nothing, since devices are not a whole {name} each"
     tokens = profile.longest or profile.most_tokens
-    guess = fits.estimate(model, catalog.gpu(name), 1)  # as usual, as what the engine measures first is
+    guess = catalog.estimate(model, catalog.gpu(name), 1)  # as usual, as what the engine measures first is
     times = seconds(profile, model, tokens) / seconds(guess, model, tokens)
     inside = "inside" if guess.low <= times <= guess.high else "outside"
     words = f"a sample of {tokens:,} tokens of {model.name} took {times:.2f} times the catalogue's seconds for {name}"

@@ -20,15 +20,14 @@ import torch
 import odcsim
 from odc_engine.errors import EngineError
 from odc_engine.job import Job
-from odc_engine.measuring import calibration
+from odc_engine.measuring import calibration, recorded
 from odc_engine.measuring.survey import Survey
 from odc_engine.runs.run import run, warn_if_busy, with_gpus
-from odcsim import profile, timeline
+from odcsim import measurements, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
-from odcsim.fitting import fit, measurements, recorded
-from odcsim.fitting.measurements import KEPT, Compute, Measurements
+from odcsim.measurements import KEPT, Compute, Measurements
 from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.recipe import Recipe
@@ -60,7 +59,7 @@ class Leg:
     emulate: bool = False  # nobody computes: transfers by themselves
 
 
-def measured(survey: Survey, output: Path) -> fit.FitReport:
+def measured(survey: Survey, output: Path) -> "odcsim.Fitted":
     """Measure what is not measured yet, fit, and write the profile."""
     survey.check()
     survey.check_here()
@@ -74,9 +73,10 @@ def measured(survey: Survey, output: Path) -> fit.FitReport:
     # Two runs that measure into one folder would take each other's legs, and disturb them.
     with held(folder / "lock"):
         warn_if_busy()
-        report = fit.examine(taken(survey, folder))
-        profile.write(report.profile, output)
-        for file in (*(_path(folder, leg) for leg in legs(survey)), folder / "lock"):
+        every = folder / "measurements.json"
+        measurements.write(taken(survey, folder), every)
+        report = odcsim.fit(every, output=output)
+        for file in (*(_path(folder, leg) for leg in legs(survey)), every, folder / "lock"):
             file.unlink(missing_ok=True)
         with suppress(OSError):  # somebody has more in it
             folder.rmdir()

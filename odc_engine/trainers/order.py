@@ -13,8 +13,7 @@ from odc_engine.sampler import agree
 from odc_engine.trainers.exchange import all_told
 from odc_engine.trainers.minibatches import Places, Portion, padded_parts
 from odc_engine.trainers.slices import padded_slices
-from odcsim.balance import plan
-from odcsim.balance.library import check_limit, digest, weigh
+from odcsim.balance import check_limit, digest, plan, weigh
 from odcsim.errors import InputError
 from odcsim.support.checked import numbers, whole_numbers
 

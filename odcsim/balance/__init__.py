@@ -18,7 +18,7 @@ from odcsim.flat import Assignment, Microbatches
 from odcsim.program import sync_named
 
 if TYPE_CHECKING:
-    from odcsim.balance.library import Plan, plan
+    from odcsim.balance.library import Plan, check_limit, digest, loss_tokens, plan, weigh
     from odcsim.fitting.learned import LearnedCosts
 
 __all__ = [
@@ -29,9 +29,13 @@ __all__ = [
     "LearnedCosts",
     "Plan",
     "balance",
+    "check_limit",
+    "digest",
+    "loss_tokens",
     "plan",
     "pooled",
     "runs_with",
+    "weigh",
 ]
 
 STOCK = (stock.BATCHES, stock.PADDED, stock.PACKED, stock.FILLED)  # what a trainer does where nobody balances
@@ -109,7 +113,8 @@ def advised(sync: str) -> str:
     return next(b.name for b in BALANCERS if b.advised_for(sync_named(sync)))
 
 
-_HOME = {"LearnedCosts": "fitting.learned", "Plan": "balance.library", "plan": "balance.library"}
+_HOME = {"LearnedCosts": "fitting.learned"}
+_HOME |= dict.fromkeys(("Plan", "check_limit", "digest", "loss_tokens", "plan", "weigh"), "balance.library")
 
 
 def __getattr__(name: str) -> Any:

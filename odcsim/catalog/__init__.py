@@ -10,8 +10,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odcsim.catalog.hf_config import from_config, read_config
 from odcsim.catalog.rates import family_of
@@ -20,9 +21,13 @@ from odcsim.errors import InputError, misspelled, nearest
 from odcsim.model import Model
 from odcsim.support.checked import Given
 
+if TYPE_CHECKING:
+    from odcsim.catalog.fits import estimate, profile_for
+
 __all__ = [
     "Figure",
     "Source",
+    "estimate",
     "gpu",
     "gpu_figures",
     "gpu_names",
@@ -30,6 +35,7 @@ __all__ = [
     "model",
     "model_names",
     "model_source",
+    "profile_for",
 ]
 
 # Name in gpus.toml, field of GPU, factor to the field's unit, and the file's unit.
@@ -252,3 +258,10 @@ def _is_path(text: str) -> bool:
     if "\0" in text or len(text) > 4096:
         return False
     return text.endswith(".json") or "/" in text or "\\" in text or os.path.exists(text)  # noqa: PTH110 - never raises
+
+
+def __getattr__(name: str) -> Any:
+    """Seconds build on the catalogue, and load when first used."""
+    if name in ("estimate", "profile_for"):
+        return getattr(import_module("odcsim.catalog.fits"), name)
+    raise AttributeError(f"module 'odcsim.catalog' has no attribute '{name}'")

@@ -9,7 +9,6 @@ from typing import Any
 from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.catalog.estimates import compute, own
-from odcsim.catalog.estimates.compute import check_adapters as check_adapters
 from odcsim.catalog.estimates.recompute import WIDER, under
 from odcsim.catalog.estimates.scaling import scaled
 from odcsim.catalog.rates import rates
@@ -21,7 +20,9 @@ from odcsim.profile import Polynomial, Profile, ProfileBelow
 from odcsim.recipe import CHOICES, USUAL, Recipe
 
 
-def choose(model: Model, gpu: GPU | None, devices: int, path: str | None = None, recipe: Recipe = USUAL) -> Profile:
+def profile_for(
+    model: Model, gpu: GPU | None, devices: int, path: str | None = None, recipe: Recipe = USUAL
+) -> Profile:
     """One order everywhere: the profile at `path`, a fit shipped for this shape and GPU, the catalogue.
 
     What was measured or fitted holds the choices that it was made with: other ones are the catalogue's.

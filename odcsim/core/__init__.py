@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike
 from odcsim.errors import InputError
 from odcsim.executors.simulation import spans
 from odcsim.program import Builder, Program, Step
-from odcsim.results.metrics import Usage, measure
+from odcsim.results.metrics import Usage, delays, measure
 from odcsim.schedule import Schedule
 from odcsim.timeline import Block
 
-__all__ = ["Builder", "Program", "Schedule", "Step", "Usage", "simulate", "usage"]
+__all__ = ["Builder", "Program", "Schedule", "Step", "Usage", "delays", "simulate", "usage"]
 
 
 def simulate(program: Program, seconds: Callable[[str, int], ArrayLike]) -> Block:

@@ -60,7 +60,7 @@ class Wish:
             problem = f"profile is for {gpu}, and --gpus names {', '.join(self.gpus)}"
             raise InputError(problem, where=self.question.profile, fix=f"add {gpu} to --gpus, or leave the profile out")
         for gpu in measured:  # refused before anything is searched
-            fits.choose(shape, catalog.gpu(gpu), self.devices[0], self.question.profile, self.question.recipe)
+            fits.profile_for(shape, catalog.gpu(gpu), self.devices[0], self.question.profile, self.question.recipe)
         if self.global_batch > self.trace.bundles.whole:
             known = f"{self.trace.bundles.whole:,} {self.trace.unit}s"
             problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {known}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from odcsim import catalog, profile
+from odcsim import catalog, measurements, profile
 from odcsim.answer import Answer, Result
 from odcsim.decide import calibrate
 from odcsim.decide.asking import question_by, setting_of
@@ -17,7 +17,7 @@ from odcsim.decide.sharding import as_ran
 from odcsim.decide.words import FIT, paths_of
 from odcsim.errors import InputError
 from odcsim.fitting import fit as fits
-from odcsim.fitting import kineto, logs, measurements, step_files
+from odcsim.fitting import kineto, logs, step_files
 from odcsim.fitting.fit import FitReport
 from odcsim.fitting.steps import StepLog, read_steps
 from odcsim.option import POSITIVE, flag

@@ -92,7 +92,7 @@ def cost_of(
     """What things cost: the model's shape, the best profile at hand, and the cluster."""
     shape = catalog.model(model)
     hardware = catalog.gpu(gpu) if gpu else None
-    fit = fits.choose(shape, hardware, devices, profile, recipe)
+    fit = fits.profile_for(shape, hardware, devices, profile, recipe)
     return Cost(shape, fit, cluster_for(hardware, fit, devices, devices_per_node, cluster), recipe)
 
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from odcsim.errors import InputError
 from odcsim.fitting.drift import Drift, drift
-from odcsim.fitting.measurements import KEPT, Compute, Measurements
 from odcsim.fitting.parts import PASSES, SQUARED, Part, columns_of, compute, transfers
 from odcsim.fitting.robust import EXACT, jitter
 from odcsim.fitting.slope import NINETY
 from odcsim.fitting.spells import slow, swing
+from odcsim.measurements import KEPT, Compute, Measurements
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
 from odcsim.profile import Passes, Polynomial, Profile, ProfileRun
 from odcsim.recipe import USUAL, Recipe

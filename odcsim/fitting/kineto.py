@@ -16,9 +16,9 @@ from odcsim.errors import InputError
 from odcsim.fitting.events import ABOUT, MICRO, OPTIMIZER, STEP, numbered, read_batches, timed
 from odcsim.fitting.fit import FitReport, examine
 from odcsim.fitting.logs import read_lengths, split_in_words
-from odcsim.fitting.measurements import Compute, Constant, Measurements
-from odcsim.fitting.measurements import timed as sized
 from odcsim.fitting.nccl import TOLD, is_collective, noted, shortest
+from odcsim.measurements import Compute, Constant, Measurements
+from odcsim.measurements import timed as sized
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
 from odcsim.support import budget

@@ -13,8 +13,8 @@ import numpy as np
 
 from odcsim.errors import InputError
 from odcsim.fitting.fit import FitReport, examine
-from odcsim.fitting.measurements import EXPECTED as SECONDS
-from odcsim.fitting.measurements import Compute, Measurements, timed
+from odcsim.measurements import EXPECTED as SECONDS
+from odcsim.measurements import Compute, Measurements, timed
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
 from odcsim.support.checked import Given

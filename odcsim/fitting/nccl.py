@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from odcsim.fitting.measurements import Transfer
+from odcsim.measurements import Transfer
 from odcsim.support.checked import LARGEST
 
 NAME, GROUP, GROUP_SIZE, SEQUENCE = "Collective name", "Process Group Name", "Group size", "Seq"

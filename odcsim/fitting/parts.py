@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.fitting.measurements import KEPT, Compute, Measurements, Transfer
 from odcsim.fitting.robust import Solution, distinct, jitter, solve, stretch
+from odcsim.measurements import KEPT, Compute, Measurements, Transfer
 from odcsim.profile import Polynomial, Timing
 from odcsim.timeline import Floats
 

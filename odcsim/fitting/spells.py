@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from odcsim.fitting.measurements import Compute
+from odcsim.measurements import Compute
 from odcsim.timeline import Floats
 
 LEAST_PAIRS = 100  # of one device, and of two

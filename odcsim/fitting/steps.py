@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from odcsim.errors import InputError
-from odcsim.fitting.measurements import timed
 from odcsim.fitting.step_files import LoggedRow, rows_of
+from odcsim.measurements import timed
 from odcsim.neighbours.logs import BY_HAND, CLOCKS, TRACKED, LogKeys, key_of, keys_of
 from odcsim.support.checked import LARGEST, shown
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from odcsim.fitting.measurements import Transfer
+from odcsim.measurements import Transfer
 from odcsim.timeline import Floats, Ints
 
 NO = -1  # the meeting of a piece that is in none, the microbatch of one that belongs to none

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from odcsim.errors import InputError
 from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
 from odcsim.program import COMPUTE, Program
-from odcsim.results.metrics import gaps, took
+from odcsim.results.metrics import gaps
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import Block, Floats, Ints, Timeline
 
@@ -70,7 +70,7 @@ def _updates(timeline: Timeline) -> Iterator[float]:
     for block in timeline.blocks:
         for i, step in enumerate(block.program.steps):
             if step.kind == "optimizer":
-                yield from took(block, i).max(axis=1).tolist()
+                yield from block.seconds(i).max(axis=1).tolist()
 
 
 def _steps(block: Block, schedules: Sequence[Schedule], begins: Floats) -> Iterator[RanStep]:

@@ -3,7 +3,7 @@
 from odcsim.plots.diagnosis import gains, parts, ranks, worst_step
 from odcsim.plots.engine import agreement, bandwidth, convergence
 from odcsim.plots.gantt import gantt, pair
-from odcsim.plots.html import embed, notebook, script, slide
+from odcsim.plots.html import document, embed, notebook, script, slide
 from odcsim.plots.lengths import lengths
 from odcsim.plots.rows import idle, speedups, sweep
 from odcsim.say.timeline_words import NAMES
@@ -13,6 +13,7 @@ __all__ = [
     "agreement",
     "bandwidth",
     "convergence",
+    "document",
     "embed",
     "gains",
     "gantt",

@@ -4,7 +4,7 @@ searched; for every viewer of notebooks a form that it shows, and sliders that a
 import base64
 import gzip
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from html import escape, unescape
 from importlib.resources import files
@@ -19,8 +19,29 @@ from plotly.offline import get_plotlyjs
 
 from odcsim.errors import InputError
 
+# Nothing may be fetched, whatever a later change puts into the page.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _TAG = re.compile(r"<[^>]*>")
 _NAMES = count(1)
+
+
+def document(title: str, body: Iterable[str], *, script: str = "") -> str:
+    """A page as one string that needs nothing from outside, neither network nor file. `body` is HTML already; the title
+    is text. Words show before the script runs, which is at the end."""
+    return "\n".join(
+        (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>\n<style>\n{style()}</style>\n</head>\n<body>\n<main>",
+            *body,
+            f"</main>\n{script}\n</body>\n</html>\n",
+        )
+    )
+
+
+def style() -> str:
+    return files("odcsim.plots").joinpath("page.css").read_text(encoding="utf-8")
 
 
 @cache

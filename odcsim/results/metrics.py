@@ -255,10 +255,3 @@ def delays(block: Block) -> dict[int, Floats]:
         for i, gap in enumerate(gaps(block.program))
         if block.program.steps[i].lane == COMPUTE and gap.before >= 0
     }
-
-
-def took(block: Block, i: int) -> Floats:
-    """Seconds of a step on each device; of one that meets, from when its last device came."""
-    asked = block.asked[i]
-    began = asked.max(axis=-1, keepdims=True) if block.program.steps[i].meets else asked
-    return np.asarray(np.maximum(block.had[i] - began, 0.0))

@@ -14,7 +14,7 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.program import EVERY
 from odcsim.recipe import CHOICES
-from odcsim.results.metrics import PARTS, delays, took, usage
+from odcsim.results.metrics import PARTS, delays, usage
 from odcsim.timeline import About, Floats, Timeline
 
 NAMED = 3  # worst minibatches that are named
@@ -236,7 +236,7 @@ def _seconds(timeline: Timeline) -> dict[str, Floats]:
         late = delays(block)
         for i, step in enumerate(block.program.steps):
             what = block.program.durations[step.duration][0].split()[0]
-            sums[what][block.minibatches] += took(block, i).sum(axis=1)
+            sums[what][block.minibatches] += block.seconds(i).sum(axis=1)
             if i in late:
                 sums["overhead"][block.minibatches] += late[i].sum(axis=1)
     return sums

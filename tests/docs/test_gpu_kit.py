@@ -20,10 +20,9 @@ from own_process import RECORD
 from scripts import ROOT
 from sources import Source
 
-from odcsim import profile
+from odcsim import measurements, profile
 from odcsim.errors import InputError
-from odcsim.fitting import measurements
-from odcsim.fitting.measurements import Compute, Measurements
+from odcsim.measurements import Compute, Measurements
 
 BARE = os.environ.get("ODC_BARE_PYTHON", "")
 ALONE = ["unshare", "--net", "--map-root-user"]

@@ -9,8 +9,7 @@ from odc_engine.backends import cuda_ipc, nccl
 from odc_engine.job import job_of
 from odc_engine.measuring import profile
 from odc_engine.measuring.survey import Survey
-from odcsim import catalog
-from odcsim.fitting import measurements
+from odcsim import catalog, measurements
 from odcsim.recipe import Recipe
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit(50), pytest.mark.usefixtures("transfers")]

@@ -7,11 +7,10 @@ import pytest
 
 from odc_engine.backends import threads
 from odc_engine.job import Job
-from odc_engine.measuring import calibration, profile
-from odcsim import catalog, timeline
+from odc_engine.measuring import calibration, profile, recorded
+from odcsim import catalog, measurements, timeline
 from odcsim.cluster import Cluster
 from odcsim.cost import Cost
-from odcsim.fitting import measurements, recorded
 from odcsim.recipe import Recipe
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit(60), pytest.mark.usefixtures("transfers")]

@@ -14,11 +14,13 @@ PUBLIC = {
     "odcsim": """Advice BreakEven Comparison Diagnosis Fitted InputError PlanCheck RolloutSteps Setting
         SweepRows Trace TrainerFlags advise ask break_even check compare diagnose fit flags load plan rl simulate sweep
         sweep_max_tokens write_report""",
-    "odcsim.balance": "ALL NAMES POOL Assignment LearnedCosts Plan balance plan pooled runs_with",
-    "odcsim.catalog": "Figure Source gpu gpu_figures gpu_names gpu_title model model_names model_source",
-    "odcsim.core": "Builder Program Schedule Step Usage simulate usage",
-    "odcsim.plots": """NAMES agreement bandwidth convergence embed gains gantt idle lengths notebook pair parts ranks
-        script slide speedups sweep worst_step""",
+    "odcsim.balance": """ALL NAMES POOL Assignment LearnedCosts Plan balance check_limit digest loss_tokens plan pooled
+        runs_with weigh""",
+    "odcsim.catalog": """Figure Source estimate gpu gpu_figures gpu_names gpu_title model model_names model_source
+        profile_for""",
+    "odcsim.core": "Builder Program Schedule Step Usage delays simulate usage",
+    "odcsim.plots": """NAMES agreement bandwidth convergence document embed gains gantt idle lengths notebook pair parts
+        ranks script slide speedups sweep worst_step""",
     "odcsim.reading": "draw",
     "odcsim.timeline": "About Block Timeline read write",
     "odc_engine": """BalancedBatches NO_TARGET OnDemand Packed Share Watcher agree check loss_tokens pack sample_mean

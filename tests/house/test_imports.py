@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 from needs import NEEDS
+from public import private
 from scripts import ROOT
 from sources import Files, Source, everything, modules, planted, programs
 
@@ -19,10 +20,6 @@ OPEN = "odcsim/support"  # to all, as the nouns are
 TABLE = re.search(r"^\| layer of `odcsim` .*\n\|-.*\n((?:\|.*\n)+)", DESIGN, re.MULTILINE)[1]
 LAYERS = [re.findall(r"`(\w+)`", line) for line in TABLE.splitlines()]  # the highest first
 LAYER = {place: number for number, places in enumerate(LAYERS) for place in places}
-FITTING = [f"odcsim.fitting{module}" for module in ("", ".measurements", ".recorded", ".fit")]
-CALLED = {"odcsim", "odcsim.balance", "odcsim.balance.library", "odcsim.catalog", "odcsim.catalog.fits", *FITTING}
-DRAWS = "odc_engine.measuring.bandwidth"
-DRAWN = {"odcsim.plots", "odcsim.show", "odcsim.show.pages", "odcsim.show.pages.page"}
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}
 ENTRY = "odcsim.executors.simulation"
 OF_THE_SCAN = "odcsim.executors.taking"  # what the analytic executor is made of, beside the scan
@@ -132,13 +129,12 @@ def imports_of_the_contract(files: Files) -> list[str]:
 
 
 def imports_of_the_engine(files: Files) -> list[str]:
-    """Of odcsim the contract, the catalogue, the balancers and the fit; the bandwidth's figure draws."""
-    known = modules(files, "odcsim")
+    """Of odcsim the contract, and otherwise public names."""
     return [
-        source.at(line, f"imports {name}")
-        for module, source in modules(files, "odc_engine").items()
-        for line, name in inside(source, known)
-        if not contract(name) and name not in (CALLED | DRAWN if module == DRAWS else CALLED)
+        source.at(line, f"takes {name}")
+        for source in modules(files, "odc_engine").values()
+        for line, name in private(source.tree)
+        if under(name, "odcsim") and not (contract(name) or contract(name.rpartition(".")[0]))
     ]
 
 
@@ -210,7 +206,7 @@ LEANS = {"odcsim/catalog/a.py": "\nfrom odcsim.results import b", "odcsim/result
 ROUND = {COST: "def f():\n    from odcsim import model", "odcsim/model.py": "import odcsim.cost"}
 ROOMS_ROUND = {"odcsim/show/a.py": "import odcsim.plots.a", "odcsim/plots/a.py": "import odcsim.show.b"}
 ROOMS_ROUND |= {"odcsim/show/b.py": ""}
-DECIDES = {ENGINE: "from odcsim import decide", "odcsim/decide/__init__.py": ""}
+TAKES = {ENGINE: "from odcsim import catalog, cost\ncatalog.gpu, cost.Cost, catalog.rates", COST: ""}
 AWAY = {"odcsim/plots/a.py": "import plotly", COST: "import simpy.core"}
 HELPED = {"tests/test_a.py": "import b", "tests/helpers/b.py": "from c import d", "tests/helpers/c/d.py": "import trl"}
 RULES = {  # each with files that break it, and what is said of them
@@ -221,7 +217,7 @@ RULES = {  # each with files that break it, and what is said of them
     circles: (ROUND, "odcsim.cost imports"),
     circles_of_rooms: (ROOMS_ROUND, "odcsim/show imports odcsim/plots"),
     imports_of_the_contract: ({COST: "import scipy"}, f"{COST}:1: imports scipy"),
-    imports_of_the_engine: (DECIDES, "job.py:1: imports"),
+    imports_of_the_engine: (TAKES, "job.py:2: takes odcsim.catalog.rates"),
     imports_of_executors: ({"odcsim/plots/a.py": f"import {ENTRY}"}, "odcsim/plots/a.py:1: imports"),
     packages_away_from_home: (AWAY, f"{COST}:1: imports"),
     imports_of_tests: ({"tests/test_a.py": "from test_b import c"}, "tests/test_a.py:1: imports test_b"),

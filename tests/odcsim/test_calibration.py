@@ -10,12 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from odcsim import catalog, profile, schedule, timeline
+from odcsim import catalog, measurements, profile, schedule, timeline
 from odcsim.cli import main
 from odcsim.decide.setting import Setting, cost_of, plan
 from odcsim.executors.simulation import simulate
-from odcsim.fitting import measurements
-from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer
+from odcsim.measurements import Compute, Constant, Measurements, Transfer
 from odcsim.profile import Polynomial, Profile, Timing
 from odcsim.trace import Trace
 

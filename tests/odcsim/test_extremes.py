@@ -10,11 +10,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from odcsim import measurements
 from odcsim.catalog import fits, gpu, hf_config, model
 from odcsim.cli import options
 from odcsim.errors import InputError
 from odcsim.executors import des
-from odcsim.fitting import logs, measurements, robust
+from odcsim.fitting import logs, robust
 from odcsim.profile import write
 from odcsim.reading import load
 from odcsim.support.archive import Archive
@@ -95,13 +96,13 @@ def test_a_folder_called_like_a_fitted_model_does_not_get_its_seconds(by_profile
     """A fit belongs to a shape, and so does a profile."""
     (tmp_path / FITTED).mkdir()
     (tmp_path / FITTED / "config.json").write_text(json.dumps(SHAPE))
-    small, fitted = hf_config.read_config(tmp_path / FITTED), fits.choose(model(FITTED), gpu("a100"), 8)
+    small, fitted = hf_config.read_config(tmp_path / FITTED), fits.profile_for(model(FITTED), gpu("a100"), 8)
     write(fitted, tmp_path / "profile.json")
     path = str(tmp_path / "profile.json") if by_profile else None
     assert (small.name, fitted.fidelity) == (FITTED, "published fit")
-    assert fits.choose(model(FITTED), gpu("a100"), 8, path).forward == fitted.forward
-    assert fits.choose(small, gpu("a100"), 8, path).forward.linear < fitted.forward.linear / 10
-    assert fits.choose(small, gpu("a100"), 8).fidelity != "published fit"
+    assert fits.profile_for(model(FITTED), gpu("a100"), 8, path).forward == fitted.forward
+    assert fits.profile_for(small, gpu("a100"), 8, path).forward.linear < fitted.forward.linear / 10
+    assert fits.profile_for(small, gpu("a100"), 8).fidelity != "published fit"
 
 
 ODD = """

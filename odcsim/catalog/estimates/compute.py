@@ -162,13 +162,6 @@ def adapter_parameters(model: Model, rank: int) -> float:
     return sum(rank * (m.inner + m.outer) * m.weights for m in matmuls(model))
 
 
-def check_adapters(model: Model, recipe: Recipe) -> None:
-    """Refuse a rank that no weight has: of a slip of the finger the adapters would fill a machine."""
-    if recipe.lora > model.hidden:
-        told = f"--lora {recipe.lora:,} is over the width of {model.name}"
-        raise InputError(told, fix=f"adapters have at most {model.hidden:,} columns")
-
-
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """Seconds of one layer's forward by what they go to: per token, per square, and of each pass."""

@@ -12,8 +12,8 @@ from odcsim.decide.diagnosis.ran import RanDeals, computed
 from odcsim.errors import InputError
 from odcsim.fitting import parts
 from odcsim.fitting.fit import examine
-from odcsim.fitting.measurements import Compute, Measurements, Transfer, timed
 from odcsim.fitting.parts import WRONG
+from odcsim.measurements import Compute, Measurements, Transfer, timed
 from odcsim.model import Model
 from odcsim.observed.run import RanStep, SeenRun
 from odcsim.profile import Polynomial, Profile, Timing

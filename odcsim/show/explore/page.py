@@ -8,13 +8,13 @@ from urllib.parse import urlencode
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from odcsim import catalog
+from odcsim.plots.html import style
 from odcsim.plots.style import HEAD
 from odcsim.reading.named import names
 from odcsim.say import setting_words
 from odcsim.show.explore import reply as replies
 from odcsim.show.explore.controls import CONTROLS, SHARDED, STOPS, TEXTS, PageQuestion, read_controls, read_link
 from odcsim.show.explore.line import or_line
-from odcsim.show.pages.page import style
 
 TITLE = "What would it take to train on your lengths?"
 FIELDS = (*TEXTS, *STOPS, "price")

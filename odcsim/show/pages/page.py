@@ -1,9 +1,8 @@
-"""A web page as one string that needs nothing from outside, neither network nor file. Every word is escaped."""
+"""Parts of a web page, as HTML. Every word is escaped."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 
 import odcsim
 from odcsim import plots
@@ -11,32 +10,12 @@ from odcsim.answer import Answer, AnswerTable
 
 RESTS = ". What the model assumes, and what it leaves out: <code>docs/model</code> of odcsim's repository"
 RESTS += " beside its source."
-# Nothing may be fetched, whatever a later change puts into the page.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-def document(title: str, body: Iterable[str], *, script: str = "") -> str:
-    """`body` is HTML already; the title is text. Words show before the script runs, which is at the end."""
-    return "\n".join(
-        (
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>\n<style>\n{style()}</style>\n</head>\n<body>\n<main>",
-            *body,
-            f"</main>\n{script}\n</body>\n</html>\n",
-        )
-    )
 
 
 def with_figures(title: str, body: Iterable[str]) -> str:
     """A document that can show figures, and ends with what made it."""
     footer = f"<footer><p>odcsim {odcsim.__version__}{RESTS}</p></footer>"
-    return document(title, [*body, footer], script=plots.script())
-
-
-def style() -> str:
-    return files("odcsim.show.pages").joinpath("page.css").read_text(encoding="utf-8")
+    return plots.document(title, [*body, footer], script=plots.script())
 
 
 def paragraph(text: str, kind: str = "") -> str:

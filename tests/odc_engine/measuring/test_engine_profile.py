@@ -17,11 +17,10 @@ from odc_engine.measuring import beside_catalog, profile
 from odc_engine.measuring.beside_catalog import known, line
 from odc_engine.measuring.profile import legs, measured, partial
 from odc_engine.measuring.survey import KEPT, Survey
-from odcsim import catalog, timeline
+from odcsim import catalog, measurements, timeline
 from odcsim import profile as profiles
 from odcsim.catalog.fits import estimate
 from odcsim.errors import InputError
-from odcsim.fitting import measurements
 from odcsim.recipe import Recipe
 from odcsim.schedule import Header, ScheduleFile
 from odcsim.support.held import held

@@ -105,7 +105,7 @@ def test_its_own_kind_has_its_seconds_and_others_have_the_catalogs(path):
 def test_other_recompute_is_the_factor_on_what_is_estimated(path, again):
     """So that an advice compares two kinds of GPUs by as many ways to run."""
     recipe, model, gpu = recipe_of({"recompute": again}), catalog.model("qwen2.5-1.5b"), catalog.gpu("h100")
-    known, found = profiles.read(path), fits.choose(model, gpu, 8, path, recipe)
+    known, found = profiles.read(path), fits.profile_for(model, gpu, 8, path, recipe)
     wanted = fits.estimate(model, gpu, 8, recipe).stretched(known.factor)
     assert (found.forward, found.backward, found.head) == (wanted.forward, wanted.backward, wanted.head)
     assert found.fidelity == ("scaled" if again == "full" else "extrapolated")

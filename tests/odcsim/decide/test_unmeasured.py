@@ -14,7 +14,7 @@ from odcsim.catalog.rates import spreads
 from odcsim.decide.calibrate import REPEAT
 from odcsim.decide.unmeasured import SHARES
 from odcsim.fitting.fit import fit
-from odcsim.fitting.measurements import Compute, Measurements
+from odcsim.measurements import Compute, Measurements
 
 MODEL, GPU = "qwen3-0.6b", "a100"
 EVEN = odcsim.Trace("even", np.full(640, 2048))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from odcsim import profile as profiles
 from odcsim.errors import InputError
 from odcsim.fitting.fit import examine, fit
-from odcsim.fitting.measurements import Compute, Constant, Measurements, Transfer
+from odcsim.measurements import Compute, Constant, Measurements, Transfer
 from odcsim.profile import Polynomial
 from odcsim.recipe import recipe_of
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from one_line import read_or_refused
 from strategies import damaged, mutated
 
+from odcsim import measurements
 from odcsim.errors import InputError
-from odcsim.fitting import measurements
-from odcsim.fitting.measurements import COMPUTES, CONSTANTS, Compute, Constant, Measurements, Transfer
+from odcsim.measurements import COMPUTES, CONSTANTS, Compute, Constant, Measurements, Transfer
 from odcsim.profile import DTYPES, TRANSFERS
 
 seconds, text = st.floats(1e-9, 1e6), st.text(max_size=9)

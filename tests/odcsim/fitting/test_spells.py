@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ONCE, cases, one_node
 
+from odc_engine.measuring import recorded
 from odcsim import catalog
 from odcsim.cost import Cost
 from odcsim.executors import analytic, des
 from odcsim.executors.des import _Speed
 from odcsim.executors.simulation import simulate
-from odcsim.fitting import recorded
-from odcsim.fitting.measurements import Compute
 from odcsim.fitting.spells import Swing, slow, swing
+from odcsim.measurements import Compute
 from odcsim.profile import Polynomial, Profile
 from odcsim.program import program
 from odcsim.schedule import Header, Schedule, ScheduleFile

@@ -10,7 +10,7 @@ from odcsim.decide import room
 from odcsim.decide.diagnosis.found import PARTS, Breakdown, RankFound, StepPart
 from odcsim.decide.setting import assign, draw_minibatches
 from odcsim.executors import simulation
-from odcsim.fitting.measurements import Transfer
+from odcsim.measurements import Transfer
 from odcsim.observed.run import RanMicrobatch, RanStep, SeenRun
 
 ASKED = {"model": "qwen3-1.7b", "gpu": "h100"}

@@ -12,7 +12,7 @@ from ran_runs import found_of
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.found import PARTS
 from odcsim.decide.diagnosis.parts import broken_down
-from odcsim.fitting.measurements import Transfer
+from odcsim.measurements import Transfer
 from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
 
 SECONDS = st.one_of(st.just(0.0), st.floats(1e-9, 1e3))

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cases, one_node
 
-from odcsim import catalog
+from odc_engine.measuring import recorded
+from odcsim import catalog, measurements
 from odcsim.cost import Cost, Load
 from odcsim.errors import InputError
 from odcsim.executors import analytic, des
 from odcsim.executors.simulation import simulate
-from odcsim.fitting import recorded
 from odcsim.fitting.fit import examine, fit
-from odcsim.fitting.measurements import Measurements
+from odcsim.measurements import Measurements
 from odcsim.profile import Polynomial, Profile, Timing
 from odcsim.program import COMPUTE, program
 from odcsim.schedule import Header, Schedule, ScheduleFile
@@ -242,3 +242,16 @@ def test_what_a_host_does_before_devices_settle_is_measured_and_before_the_secon
     own = MACHINE.timing("meeting", DEVICES).constant
     assert max(found["settle"]) == pytest.approx(own + 7e-3)
     np.testing.assert_allclose(found["meeting"], own, rtol=1e-6)
+
+
+def test_what_is_read_off_is_what_a_file_of_measurements_holds(tmp_path):
+    """A step that took less than any timer tells has no row, for a file with one is refused."""
+    line = run_of(EVEN, MACHINE, "on-demand")
+    (block,) = line.blocks
+    last = len(block.program.steps) - 1
+    had = block.had.copy()
+    had[last] = block.asked[last] + 1e-12
+    rows = recorded.rows(replace(line, blocks=(replace(block, had=had),)), EVEN.schedules, TINY, "float32")
+    path = tmp_path / "m.json"
+    measurements.write(measured(rows), path)
+    assert measurements.read(path) == measured(rows)

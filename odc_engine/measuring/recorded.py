@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from odcsim.core import delays
 from odcsim.cost import GATHER_BYTES, PUSH_BYTES, Cost, Load
 from odcsim.errors import InputError
-from odcsim.fitting.measurements import KEPT, Compute, Constant, Transfer
+from odcsim.measurements import KEPT, SHORTEST, Compute, Constant, Transfer
 from odcsim.model import Model
 from odcsim.profile import DTYPES
 from odcsim.program import COMPUTE, ROOT, SETTLES
-from odcsim.results.metrics import delays, took
 from odcsim.schedule import Schedule
 from odcsim.timeline import Block, Floats, Timeline
 
@@ -71,7 +71,7 @@ def _compute(block: Block, held: Load, schedules: Sequence[Schedule], names: Map
     for (kind, m), steps in every.items():
         seconds = np.mean(block.had[steps] - block.asked[steps], axis=0)
         middle = np.mean(block.had[steps] + block.asked[steps], axis=0) / 2
-        for b, d in zip(*np.nonzero((m < held.counts) & (seconds > 0)), strict=True):
+        for b, d in zip(*np.nonzero((m < held.counts) & (seconds >= SHORTEST)), strict=True):
             samples = schedules[b].devices[d][m]
             computes.append(
                 Compute(
@@ -101,8 +101,8 @@ def _transfers(block: Block, model: Model, gathered: int, computing: bool) -> li
         size = each * (model.root_parameters if step.unit == ROOT else model.layer_parameters)
         if not one_sided:
             kind = "all-gather" if kind == "gather" else "reduce-scatter"
-        seconds = took(block, i).ravel()
-        transfers += [Transfer(kind, devices, size, float(s), computing) for s in seconds if s > 0]
+        seconds = block.seconds(i).ravel()
+        transfers += [Transfer(kind, devices, size, float(s), computing) for s in seconds if s >= SHORTEST]
     return transfers
 
 
@@ -124,9 +124,9 @@ def _constants(block: Block, late: dict[int, Floats]) -> list[Constant]:
             overhead[step.microbatch] += _own(block, i, late)
         elif devices > 1 or step.kind != "meeting":
             kind = "settle" if block.program.durations[step.duration][0] == SETTLES else step.kind
-            constants += [Constant(kind, devices, float(s)) for s in _own(block, i, late).ravel() if s > 0]
+            constants += [Constant(kind, devices, float(s)) for s in _own(block, i, late).ravel() if s >= SHORTEST]
     for m, seconds in enumerate(overhead):
-        constants += [Constant("overhead", devices, float(s)) for s in seconds[m < block.counts] if s > 0]
+        constants += [Constant("overhead", devices, float(s)) for s in seconds[m < block.counts] if s >= SHORTEST]
     return constants
 
 
@@ -134,6 +134,6 @@ def _own(block: Block, i: int, late: dict[int, Floats]) -> Floats:
     """What a step of the compute lane adds to its device's time beside compute and waiting. Before devices settle, a
     host has work of its own; before they meet again, all of it is in the step before."""
     step = block.program.steps[i]
-    seconds = np.zeros_like(block.had[i]) if step.kind == "compute" else took(block, i)
+    seconds = np.zeros_like(block.had[i]) if step.kind == "compute" else block.seconds(i)
     met = step.meets and block.program.durations[step.duration][0] != SETTLES
     return seconds if met or i not in late else seconds + late[i]
