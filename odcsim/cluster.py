@@ -1,4 +1,10 @@
-"""What the model runs on: a GPU's figures, and how many sit in a node behind which network."""
+"""What the model runs on: a GPU's figures, how many sit in a node behind which network, and seconds of transfers by
+these rates, where nobody has measured them.
+
+A collective is a ring: it brings what other nodes hold into each node once, over all its network cards, and passes
+every device on its way. A one-sided transfer is each device's own: it pulls all that other nodes hold itself, through
+its own card, and cannot beat that card's line rate.
+"""
 
 import tomllib
 from dataclasses import dataclass, replace
@@ -64,6 +70,52 @@ class Cluster:
     def shared_links(self) -> bool:
         """Whether devices of a node wait for each other's one-sided transfers: the analytic executor cannot tell."""
         return self.nodes > 1 and self.nics_per_node < self.devices_per_node
+
+    def within(self, size: float, holders: int) -> float:
+        """Seconds of a unit of `size` bytes inside a node, of which `holders` devices have a part each."""
+        return size * (holders - 1) / holders / (self.link_bandwidth * self.link_share)
+
+    def remote(self, size: float, holders: int) -> float:
+        """Seconds of what other nodes hold of it through one card at its line rate."""
+        nodes = -(-holders // self.devices_per_node)
+        return size * (nodes - 1) / nodes / self.nic_bandwidth
+
+    def collective(self, size: float, holders: int, *, inside: bool = True) -> float:
+        """Seconds to gather or reduce-scatter a unit of `size` bytes that `holders` devices hold together.
+
+        Not `inside`: what moves within a node is in other seconds already.
+        """
+        within = self.within(size, holders) if inside else 0.0
+        if holders <= self.devices_per_node:
+            return self.latency + within if within else 0.0
+        ring = self.remote(size, holders) / (self.nics_per_node * self.nic_share)
+        return self.latency + self.hop * (holders - 1) + max(within, ring)
+
+    def one_sided(self, size: float, holders: int, *, inside: bool = True) -> float:
+        """Seconds in which one device gathers or pushes a unit of `size` bytes without the others.
+
+        Inside a node it takes as long (measured so by the paper). Between nodes all devices are at it at the same time,
+        each with a card of its own: as long as its line rate takes, or as many times a collective's as somebody has
+        measured. Where cards are fewer, des makes transfers share them, and one that is alone cannot outrun the ring.
+        """
+        within = self.within(size, holders) if inside else 0.0
+        if holders <= self.devices_per_node:
+            return self.latency + within if within else 0.0
+        remote = self.remote(size, holders)
+        measured = self.one_sided_slowdown * remote / (self.devices_per_node * self.nic_share)
+        ring = remote / (self.nics_per_node * self.nic_share)
+        return self.latency + max(within, remote, measured, ring)
+
+    def exchange(self, size: float, *, collective: bool) -> float:
+        """Seconds in which all devices of a node take in their parts of `size` bytes that other nodes have.
+
+        No two devices of a node want the same bytes, so a one-sided pull moves no more than a ring, and nobody has
+        measured that it reaches more of the line's rate. It has one card, where a ring uses them all.
+        """
+        remote = self.remote(size, self.gpus) / self.nic_share
+        if collective:
+            return self.latency + self.hop * (self.nodes - 1) + remote / self.nics_per_node
+        return self.latency + remote / self.devices_per_node
 
 
 def cluster_of(gpu: GPU, devices: int, devices_per_node: int | None = None) -> Cluster:

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim import network
 from odcsim.cluster import Cluster
 from odcsim.errors import InputError
 from odcsim.model import Model
-from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, ProfileBelow, Timing
+from odcsim.profile import DTYPES, LOCAL, Profile, Timing
 from odcsim.program import SETTLES, Program, sync_named
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Schedule
@@ -56,8 +56,10 @@ class Load:
         order = np.concatenate([flat.samples for flat in flats]) + np.repeat(begin, sizes)
         lengths = np.concatenate([s.sizes for s in schedules])
         factors = np.concatenate(luck) if luck else np.ones(len(lengths))
-        held = (of * factors for of in (lengths, model.squares(lengths), np.ones(len(lengths))))
-        tokens, squares, samples = (np.bincount(place, of[order], counts.size * shape[0]).reshape(shape) for of in held)
+        tokens, squares, samples = (
+            np.bincount(place, (of * factors)[order], counts.size * shape[0]).reshape(shape)
+            for of in (lengths, model.squares(lengths), np.ones(len(lengths)))
+        )
         return cls(tokens, squares, samples, counts)
 
     def only(self, microbatch: int) -> "Load":
@@ -139,10 +141,10 @@ class Cost:
 
     def sample_parts(self, lengths: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Seconds of each sample in two parts: what grows with its length or not at all, and what with its square."""
-        linear, each, quadratic = map(self._in_all, ("linear", "sample", "quadratic"))
+        linear, each, quadratic = map(self._total, ("linear", "sample", "quadratic"))
         return linear * lengths.astype(np.float64) + each, quadratic * self.model.squares(lengths)
 
-    def _in_all(self, coefficient: str) -> float:
+    def _total(self, coefficient: str) -> float:
         """What the computations of a microbatch come to: each layer's, the head's, and the embedding's both ways."""
         p = self.profile
         forward, backward, head, embed = (getattr(of, coefficient) for of in (p.forward, p.backward, p.head, p.embed))
@@ -156,34 +158,34 @@ class Cost:
         """
         p, fixed, layers = self.profile, self.transfers(one_sided), self.model.layers
         beside = fixed["overhead"] + fixed["gather root"] + fixed["push root"]
-        empty = self._in_all("constant") + p.microbatch + beside
+        empty = self._total("constant") + p.microbatch + beside
         gather, push = layers * fixed["gather layer"], layers * fixed["push layer"]
         again = gather * self.recipe.reshard
         both = p.forward.linear + p.backward.linear
         first = p.forward.linear / both if both else 0.25  # the forward's share of the samples' work
-
-        def usual(samples: float) -> float:
-            return empty + max(first * samples, gather) + max((1 - first) * samples, again, push)
-
         # Below so many tokens launching takes longer than a pass, or other seconds hold.
         launched = ((of.floor - of.constant) / of.linear for of in (p.forward, p.backward) if of.linear)
         fullest = p.fewest if p.joined else max(launched, default=0.0)
-        if fullest <= 0:
-            return empty, usual
-        tokens = np.linspace(0.0, fullest, STEPS)
-        # Minibatches of one microbatch on one device, which hold so many tokens, and hardly any squares.
-        holds = tokens.reshape(1, -1, 1)
-        alone = Load(holds, 0 * holds, np.ones_like(holds), np.ones((STEPS, 1), dtype=np.int64))
-        compute = self.compute(alone)
-        forward, backward = (layers * compute(what, 0)[:, 0] for what in ("forward", "backward"))
-        once = sum(compute(what, 0)[:, 0] for what in ("embed", "head", "embed backward"))
-        times = beside + once + np.maximum(forward, gather) + np.maximum(backward, max(again, push))
-        weights = self._in_all("linear") * tokens  # as if all seconds of samples were of tokens
+        weights = times = np.zeros(1)
+        if fullest > 0:
+            tokens = np.linspace(0.0, fullest, STEPS)
+            # Minibatches of one microbatch on one device, which hold so many tokens, and hardly any squares.
+            holds = tokens.reshape(1, -1, 1)
+            alone = Load(holds, 0 * holds, np.ones_like(holds), np.ones((STEPS, 1), dtype=np.int64))
+            compute = self.compute(alone)
+            forward, backward = (layers * compute(what, 0)[:, 0] for what in ("forward", "backward"))
+            once = sum(compute(what, 0)[:, 0] for what in ("embed", "head", "embed backward"))
+            times = beside + once + np.maximum(forward, gather) + np.maximum(backward, max(again, push))
+            weights = self._total("linear") * tokens  # as if all seconds of samples were of tokens
 
-        def emptier(samples: float) -> float:
-            return float(np.interp(samples, weights, times)) if samples < weights[-1] else usual(samples)
+        edge = float(weights[-1])
 
-        return empty, emptier
+        def seconds(samples: float) -> float:
+            if samples < edge:
+                return float(np.interp(samples, weights, times))
+            return empty + max(first * samples, gather) + max((1 - first) * samples, again, push)
+
+        return empty, seconds
 
     def luck(self, schedules: Sequence[Schedule], numbers: Sequence[int], seed: int) -> list[Floats]:
         """Log-normal slow-down of each sample (mean 1), seeded by the minibatch's number.
@@ -227,71 +229,88 @@ class Cost:
     def compute(self, load: Load) -> Callable[[str, int], Floats]:
         """Seconds of what is computed of each microbatch, by its name and the microbatch's number."""
         p, below, joined = self.profile, self.profile.below, self.profile.joined
-        own, other = _fits(p), _fits(below)
+        own, other = (
+            {
+                "embed": replace(of.embed, constant=of.embed.constant + of.microbatch),
+                "forward": of.forward,
+                "head": of.head,
+                "backward": of.backward,
+                "embed backward": of.embed,
+            }
+            for of in (p, below)
+        )
         moved: dict[str, float] = {}
-        if joined and p.node_transfers_included:
+        if joined and p.node_transfers_included and self.holders > 1:
             # The profile's own seconds hold a node's transfers: those that take their place have to.
-            units = self.model.layer_parameters, self.model.root_parameters
-            gather, opening = (network.inside(self.cluster, self._gathered * of, self.holders) for of in units)
-            push, closing = (network.inside(self.cluster, self.recipe.sent * of, self.holders) for of in units)
+            gathered, reduced = DTYPES.get(p.dtype, GATHER_BYTES), self.recipe.sent
+            latency, within, holders = self.cluster.latency, self.cluster.within, self.holders
+            layer, root = self.model.layer_parameters, self.model.root_parameters
+            gather, opening = (latency + within(gathered * of, holders) for of in (layer, root))
+            push, closing = (latency + within(reduced * of, holders) for of in (layer, root))
             again = gather * self.recipe.reshard + push
             moved = {"forward": gather, "backward": again, "embed": opening, "embed backward": closing}
 
         def seconds(what: str, m: int) -> Floats:
             holds = load.tokens[m], load.squares[m], load.samples[m]
-            found = own[what].seconds(*holds)
+            fitted = own[what].seconds(*holds)
             if not joined:
-                return found
+                return fitted
             emptier = other[what].seconds(*holds)
             if busy := moved.get(what, 0.0):
                 emptier = np.maximum(emptier, busy) + below.copying * np.minimum(emptier, busy)
             share: Floats = np.clip(2 * holds[0] / p.fewest - 1, 0.0, 1.0)  # that is the profile's own
-            return share * found + (1 - share) * emptier
+            return share * fitted + (1 - share) * emptier
 
         return seconds
 
-    @property
-    def _gathered(self) -> int:
-        """Bytes of a parameter on its way."""
-        return DTYPES.get(self.profile.dtype, GATHER_BYTES)
-
     def transfers(self, one_sided: bool) -> dict[str, float]:
         """Seconds of what a program names and no microbatch changes: transfers, meetings, steps of the optimizer."""
-        p, cluster, model = self.profile, self.cluster, self.model
-        root, layer = model.root_parameters, model.layer_parameters
-        pushed, alone = (p.adapters, 0.0) if p.adapters else (layer, root)
-        gathered, reduced = self._gathered, self.recipe.sent
+        p, cluster, model, holders = self.profile, self.cluster, self.model, self.holders
+        gathered, reduced = DTYPES.get(p.dtype, GATHER_BYTES), self.recipe.sent
+        root, layer = gathered * model.root_parameters, gathered * model.layer_parameters
+        sums = reduced * (p.adapters or model.layer_parameters)  # of a layer, where all or adapters alone are trained
+        root_sums = 0.0 if p.adapters else reduced * model.root_parameters
         gather, push = ("gather", "push") if one_sided else ("all-gather", "reduce-scatter")
-        meeting = settled = 0.0
-        if cluster.gpus > 1:
-            meeting = self._constant("meeting", cluster.latency)
-            settled = self._constant("settle", meeting) + self.on_demand_cost * one_sided
+        # A link takes in what its device gathers and what peers push to it, so that a one-sided push takes as long as
+        # both. Collectives queue behind each other.
+        beside = layer * self.recipe.reshard * one_sided
+        units = {
+            "gather root": (gather, root, 0.0),
+            "gather layer": (gather, layer, 0.0),
+            "push root": (push, root_sums, 0.0),
+            "push layer": (push, sums, beside),
+        }
+        by_rate = cluster.one_sided if one_sided else cluster.collective
+        fixed = dict.fromkeys(units, 0.0)
+        for name, (kind, size, more) in units.items() if cluster.gpus > 1 else ():
+            if (timing := self._measured(kind, holders)) is not None:
+                fixed[name] = (timing.constant + timing.per_byte * size) * timing.slowdown
+            else:
+                fixed[name] = by_rate(size + more, holders, inside=not p.node_transfers_included)
+
+        own = {"overhead": p.overhead, "optimizer": p.optimizer, "publish": p.publish, "meeting": cluster.latency}
+        for kind in own:
+            if (timing := self._measured(kind, cluster.gpus)) is not None:
+                own[kind] = timing.constant
         # Where all nodes get the sums, each has all states: a device steps so many times its share of them.
-        states = cluster.nodes if self.ran.exchange == "layers" else 1
-
-        def between(size: float) -> float:
-            return network.exchange(cluster, size, collective=not one_sided)
-
-        def summed(size: float) -> float:
-            """Until all nodes get the sums of a unit: reduced between them, and gathered again."""
-            return 2 * network.exchange(cluster, size, collective=True) if cluster.nodes > 1 else 0.0
-
+        own["optimizer"] *= cluster.nodes if self.ran.exchange == "layers" else 1
+        timing = self._measured("settle", cluster.gpus)
+        settle = (own["meeting"] if timing is None else timing.constant) + self.on_demand_cost * one_sided
+        if cluster.gpus == 1:
+            own["meeting"] = settle = 0.0
+        exchange = partial(cluster.exchange, collective=not one_sided)
+        ring = partial(cluster.exchange, collective=True)
+        ways = 2 if cluster.nodes > 1 else 0  # until all nodes get a unit's sums: reduced between them, gathered again
         return {
-            "overhead": self._constant("overhead", p.overhead),
-            "gather root": self._transfer(gather, gathered * root, one_sided),
-            "gather layer": self._transfer(gather, gathered * layer, one_sided),
-            "push root": self._transfer(push, reduced * alone, one_sided),
-            "push layer": self._transfer(push, reduced * pushed, one_sided, gathered * layer * self.recipe.reshard),
-            "push between nodes": between(reduced * (model.layers * pushed + alone)),
-            "sum layer": summed(reduced * pushed),
-            "sum root": summed(reduced * alone),
-            "gather between nodes": between(gathered * model.parameters),
-            "bring layer": between(gathered * layer),
-            "bring root": between(gathered * root),
-            "optimizer": self._constant("optimizer", p.optimizer) * states,
-            "publish": self._constant("publish", p.publish),
-            SETTLES: settled,  # what the end of a minibatch takes beside bytes, until all have met
-            "meeting": meeting,
+            **fixed,
+            **own,
+            "push between nodes": exchange(model.layers * sums + root_sums),
+            "sum layer": ways * ring(sums),
+            "sum root": ways * ring(root_sums),
+            "gather between nodes": exchange(gathered * model.parameters),
+            "bring layer": exchange(layer),
+            "bring root": exchange(root),
+            SETTLES: settle,  # what the end of a minibatch takes beside bytes, until all have met
         }
 
     def _measured(self, kind: str, devices: int) -> Timing | None:
@@ -299,27 +318,3 @@ class Cost:
         exact = any((t.kind, t.devices) == (kind, devices) for t in self.profile.timings)
         known = exact or devices <= self.cluster.devices_per_node or kind in LOCAL
         return self.profile.timing(kind, devices) if known else None
-
-    def _constant(self, kind: str, otherwise: float) -> float:
-        found = self._measured(kind, self.cluster.gpus)
-        return otherwise if found is None else found.constant
-
-    def _transfer(self, kind: str, size: float, one_sided: bool, beside: float = 0.0) -> float:
-        """Seconds to gather or push a unit of `size` bytes: as measured, else by the cluster's rates.
-
-        `beside`: bytes that devices gather meanwhile. A link takes in what its device gathers and what peers push to
-        it, so that a one-sided push takes as long as both. Collectives queue behind each other.
-        """
-        if self.cluster.gpus == 1:
-            return 0.0
-        if (found := self._measured(kind, self.holders)) is not None:
-            return (found.constant + found.per_byte * size) * found.slowdown
-        by_rate, size = (network.one_sided, size + beside) if one_sided else (network.collective, size)
-        return by_rate(self.cluster, size, self.holders, inside=not self.profile.node_transfers_included)
-
-
-def _fits(of: Profile | ProfileBelow) -> dict[str, Polynomial]:
-    """What each computation of a microbatch takes, by its name."""
-    opening = replace(of.embed, constant=of.embed.constant + of.microbatch)
-    passes = {"forward": of.forward, "head": of.head, "backward": of.backward}
-    return {"embed": opening, **passes, "embed backward": of.embed}

@@ -10,9 +10,8 @@ from odcsim import catalog
 from odcsim.catalog.fits import estimate
 from odcsim.cluster import Cluster, cluster_of
 from odcsim.cost import Cost
-from odcsim.network import collective, exchange, one_sided
 
-KINDS = (collective, one_sided)
+KINDS = (Cluster.collective, Cluster.one_sided)
 MODEL = catalog.model("r1-distill-qwen-1.5b")
 clusters = st.builds(
     Cluster,
@@ -33,9 +32,9 @@ def test_no_device_pulls_more_through_its_card_than_the_card_carries(cluster, si
     """What was wrong: 275 MB in 9.65 ms through 12.5 GB/s. Inside a node all kinds take the same, and a device alone
     moves nothing."""
     least = size * (cluster.nodes - 1) / cluster.nodes / cluster.nic_bandwidth
-    assert one_sided(cluster, size, cluster.gpus) >= least
-    assert collective(cluster, size, cluster.gpus) >= least / cluster.nics_per_node
-    assert exchange(cluster, size, collective=False) >= least / cluster.devices_per_node
+    assert cluster.one_sided(size, cluster.gpus) >= least
+    assert cluster.collective(size, cluster.gpus) >= least / cluster.nics_per_node
+    assert cluster.exchange(size, collective=False) >= least / cluster.devices_per_node
     one = replace(cluster, gpus=cluster.devices_per_node)
     assert len({kind(one, size, one.gpus) for kind in KINDS}) == 1
     assert {kind(replace(cluster, gpus=1), size, 1) for kind in KINDS} == {0}
@@ -44,7 +43,7 @@ def test_no_device_pulls_more_through_its_card_than_the_card_carries(cluster, si
 @given(clusters, sizes, st.integers(1, 8))
 def test_a_collective_takes_longer_the_more_devices_it_passes(cluster, size, times):
     per = cluster.devices_per_node
-    few, many = (collective(replace(cluster, gpus=n * per), size, n * per) for n in (times, 2 * times))
+    few, many = (replace(cluster, gpus=n * per).collective(size, n * per) for n in (times, 2 * times))
     assert many >= few
 
 
@@ -52,18 +51,18 @@ def test_each_term_can_be_seen_alone():
     """A collective's latency grows with the devices where nodes are many; shares of rates are what it reaches. A pull
     is as slow as its card or as was measured. An exchange between nodes uses one card alone, or all together."""
     size, near = 1e9, replace(TWO, nic_bandwidth=1e15)
-    at = [collective(replace(TWO, gpus=n, hop=1e-3), 0.0, n) for n in (8, 16, 512)]
+    at = [replace(TWO, gpus=n, hop=1e-3).collective(0.0, n) for n in (8, 16, 512)]
     assert at == pytest.approx([0, 15e-3, 511e-3])
-    assert collective(TWO, size, 16) == pytest.approx(size / 2 / (8 * 12.5e9 * TWO.nic_share))
-    assert collective(near, size, 16) == pytest.approx(size * 15 / 16 / (300e9 * 0.8))
-    assert collective(near, size, 16, inside=False) < 1e-6
-    assert one_sided(TWO, size, 16) == pytest.approx(size / 2 / 12.5e9)
+    assert TWO.collective(size, 16) == pytest.approx(size / 2 / (8 * 12.5e9 * TWO.nic_share))
+    assert near.collective(size, 16) == pytest.approx(size * 15 / 16 / (300e9 * 0.8))
+    assert near.collective(size, 16, inside=False) < 1e-6
+    assert TWO.one_sided(size, 16) == pytest.approx(size / 2 / 12.5e9)
     measured, one = replace(TWO, one_sided_slowdown=10.0), replace(TWO, gpus=8)
-    assert one_sided(measured, size, 16) == pytest.approx(10 * collective(measured, size, 16))
+    assert measured.one_sided(size, 16) == pytest.approx(10 * measured.collective(size, 16))
     # What a fit made inside a node holds already is not counted twice.
     assert all(kind(one, size, 8, inside=False) == 0 < kind(one, size, 8) for kind in KINDS)
-    assert exchange(TWO, size, collective=True) == pytest.approx(size / 2 / (8 * 12.5e9 * TWO.nic_share))
-    assert exchange(TWO, size, collective=False) == pytest.approx(size / 2 / 12.5e9 / TWO.nic_share / 8)
+    assert TWO.exchange(size, collective=True) == pytest.approx(size / 2 / (8 * 12.5e9 * TWO.nic_share))
+    assert TWO.exchange(size, collective=False) == pytest.approx(size / 2 / 12.5e9 / TWO.nic_share / 8)
 
 
 @pytest.mark.parametrize("devices", [8, 16])

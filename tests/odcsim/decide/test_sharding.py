@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from odcsim import ask, compare, load, network
+from odcsim import ask, compare, load
 from odcsim.decide import limit, room, sharding
 from odcsim.decide.asking import question_by, setting_of
 from odcsim.decide.comparison import fixed
@@ -100,8 +100,8 @@ def test_what_passes_between_two_nodes_of_eight():
     gathers = sum(s.kind == "gather" and program.leaves_node(s) for s in program.steps)
     times = (gathers - 1) / cost.model.layers  # the root is gathered once
     assert times == 2
-    assert times * network.one_sided(cluster, weights, 16) == pytest.approx(16.4, abs=0.05)  # of each microbatch
-    once = [network.exchange(cluster, size, collective=False) for size in (weights, gradients)]
+    assert times * cluster.one_sided(weights, 16) == pytest.approx(16.4, abs=0.05)  # of each microbatch
+    once = [cluster.exchange(size, collective=False) for size in (weights, gradients)]
     assert sum(once) == pytest.approx(3.07, abs=0.05)  # of a minibatch, however many microbatches it has
     hybrid = cost.by(sharding="hybrid").program(5)
     assert sum(hybrid.leaves_node(step) for step in hybrid.steps) == 2
