@@ -1,34 +1,121 @@
 """Read a Hugging Face `config.json` into a Model.
 
-What such a file leaves out, the library fills in by `model_type`, and so does `odcsim.catalog.hf_families`. Of a nested
-`text_config` only the text model is read: vision towers and draft (multi-token prediction) layers are left out, and so
-are shared-expert gates, which weigh less than a thousandth of a layer.
+What such a file leaves out, the library fills in by `model_type`, and so does `odcsim/catalog/families.toml`. Of a
+nested `text_config` only the text model is read: vision towers and draft (multi-token prediction) layers are left out,
+and so are shared-expert gates, which weigh less than a thousandth of a layer. ALiBi, partial rotary embeddings, and
+attention beside the MLP instead of before it leave parameters and FLOPs as they are. As its library does, `mpt` has no
+learnt positions and no biases, whatever its file says of them.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from odcsim.catalog import hf_plain
-from odcsim.catalog.hf_families import FAMILIES, STATES, Family
-from odcsim.catalog.hf_keys import Config
 from odcsim.errors import InputError, misspelled
 from odcsim.model import Model
 from odcsim.support.checked import Given, shown
 from odcsim.support.files import reading
 from odcsim.support.whole import read_text
 
+LARGEST = 100_000_000  # no size in a config comes near; beyond it a figure is a slip, and byte counts stop being exact
 MOST_LAYERS = 10_000
 
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
-SHARED = ("shared_expert_intermediate_size",)
 LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 LINEAR = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
 BASIC = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 KINDS = ("full_attention", "sliding_attention", "linear_attention")
 CHUNKS = ("full_attention", "chunked_attention")
+ATTENTION = ("multihead_attention", "multiquery_attention", "grouped_query_attention")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What one `model_type` means where its config is silent: a row of families.toml."""
+
+    tied: bool = False
+    bias: bool = False  # queries, keys and values carry one
+    out_bias: bool = False
+    query_key_norm: bool = False
+    wide_norms: bool = False  # those of queries and keys are as wide as all heads together
+    norms: int = 2  # per layer, each as wide as the hidden state
+    gated: bool = False
+    latent: bool = False
+    sinks: bool = False
+    expert_bias: bool = False
+    expert_size: str = ""  # the key that holds an expert's intermediate size; empty: a dense model
+    layout: str = "full"  # which layers attend how: full, upper, all, alternate, pattern, chunks or linear
+    defaults: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    plain: bool = False  # the MLP has two matrices and no gate
+    widens: int = 0  # its width in hidden widths where no key says it; zero: a key has to
+    mlp_bias: bool = False
+    norm_bias: bool = False
+    head_bias: bool = False
+    embedding_norm: bool = False
+    multi_query: bool = False  # one head of keys and values, unless `multi_query` is false
+    positions: int | None = None  # learnt ones beyond `max_position_embeddings`; None: no position is learnt
+    keys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # its own names of keys
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Every `model_type` that is read, in the order in which they are listed."""
+    rows = _table()["families"]
+    known = {}
+    for name, row in rows.items():
+        facts, like = row, row.get("like")
+        while like is not None:
+            facts, like = rows[like] | facts, rows[like].get("like")
+        family = Family(**{key: value for key, value in facts.items() if key not in ("like", "also")})
+        known |= dict.fromkeys((name, *row.get("also", ())), family)
+    return MappingProxyType(known)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a file says, and where it is silent, what its family (of model_type `kind`) does. Null counts as absent, as
+    it does in the library."""
+
+    data: Mapping[str, Any]
+    family: Family
+    kind: str
+    where: str
+
+    def named(self, key: str) -> str:
+        """The name of this key in the file: the family's own where there is one and the usual one is absent."""
+        return key if self.data.get(key) is not None else self.family.keys.get(key, key)
+
+    def has(self, key: str) -> bool:
+        return self.data.get(self.named(key)) is not None or key in self.family.defaults
+
+    def require(self, keys: Sequence[str]) -> None:
+        missing = [self.named(key) for key in keys if not self.has(key)]
+        if missing:
+            fix = f"complete the file, as model_type '{self.kind}' needs, or pick a model of 'odcsim catalog list'"
+            raise InputError(f"lacks {', '.join(missing)}", where=self.where, fix=fix)
+
+    def given(self, key: str, default: Any = None) -> Given:
+        value = self.data.get(name := self.named(key))
+        return Given(name, default if value is None else value, self.where)
+
+    def flag(self, key: str, default: bool) -> bool:
+        return self.given(key, default).flag()
+
+    def number(self, key: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
+        given = self.given(key, self.family.defaults.get(key, default))
+        if given.value is None:
+            self.require([key])
+        return given.whole(least, most)
 
 
 def read_config(path: str | Path) -> Model:
@@ -48,104 +135,118 @@ def from_config(data: object, *, name: str, where: str) -> Model:
         raise InputError(f"holds a {type(data).__name__}, not an object", where=where, fix="give a config.json")
     text = data.get("text_config")
     inner = text if isinstance(text, dict) else data
-    family, kind = _family(inner, data, where)
-    config = Config(inner, family, kind, where)
-    config.require(*BASIC)
-    return _build(config, name, _tied(inner, data, family, where))
-
-
-def _family(inner: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> tuple[Family, str]:
-    kind = inner.get("model_type", outer.get("model_type"))
-    fix = (
-        f"read as text models: {', '.join(FAMILIES)}; for one whose layers are like theirs change model_type in a copy"
+    kind = inner.get("model_type", data.get("model_type"))
+    config = Config(inner, _family(kind, inner, where), kind, where)
+    config.require(BASIC)
+    tied = inner.get("tie_word_embeddings")
+    if tied is None:
+        tied = data.get("tie_word_embeddings")
+    tied = config.family.tied if tied is None else Given("tie_word_embeddings", tied, where).flag()
+    layers = config.number("num_hidden_layers", most=MOST_LAYERS)
+    hidden, heads, vocab = (config.number(key) for key in BASIC[1:])
+    model = Model(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=0,  # this and the MLP's width, and what not every model has, step by step
+        ffn=0,
+        vocab=vocab,
+        tied=tied,
+        plain_mlp=config.family.plain,
     )
+    model = _add_heads(config, model)
+    model = _add_mlp(config, model)
+    model = _add_layout(config, model)
+    model = _add_root(config, model)
+    return _add_vectors(config, model)
+
+
+def _family(kind: Any, inner: Mapping[str, Any], where: str) -> Family:
+    """That of this `model_type`, or a refusal that says what to do instead."""
+    known = families()
+    fix = f"read as text models: {', '.join(known)}; for one whose layers are like theirs change model_type in a copy"
     if kind is None:
         raise InputError("has no 'model_type'", where=where, fix=fix)
-    if kind in STATES:
+    if kind in _table()["states"]:
         fix = "measure it: 'odcsim fit --help', or pick a model of 'odcsim catalog list'"
         raise InputError(
             f"model_type '{kind}' has layers that carry a state, such as Mamba's, which no estimate here models",
             where=where,
             fix=fix,
         )
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        slip = misspelled(kind, list(FAMILIES)) if isinstance(kind, str) else ""
+    if not isinstance(kind, str) or kind not in known:
+        slip = misspelled(kind, list(known)) if isinstance(kind, str) else ""
         missing = [key for key in BASIC if key not in inner]
         lacks = f", and the file lacks {', '.join(missing)}" if missing else ""
         raise InputError(f"unknown model_type {shown(kind)}{lacks}", where=where, fix=f"{slip} {fix}".strip())
-    return FAMILIES[kind], kind
+    return known[kind]
 
 
-def _tied(inner: Mapping[str, Any], outer: Mapping[str, Any], family: Family, where: str) -> bool:
-    for source in (inner, outer):
-        if (value := source.get("tie_word_embeddings")) is not None:
-            return Given("tie_word_embeddings", value, where).flag()
-    return family.tied
-
-
-def _build(config: Config, name: str, tied: bool) -> Model:
-    layers = config.number("num_hidden_layers", most=MOST_LAYERS)
-    hidden, heads, vocab = (config.number(key) for key in BASIC[1:])
-    parts = _heads(config, hidden, heads) | _mlp(config, layers) | _layout(config, layers)
-    model = Model(
-        name=name,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        vocab=vocab,
-        tied=tied,
-        plain_mlp=config.family.plain,
-        embedding=hf_plain.embedding_width(config, hidden),
-        outside=hf_plain.outside(config, hidden, vocab),
-        **parts,
-    )
-    return _with_vectors(config, model)
-
-
-def _heads(config: Config, hidden: int, heads: int) -> dict[str, Any]:
+def _add_heads(config: Config, model: Model) -> Model:
+    """Attention's heads and their size; with latent attention its ranks."""
     if config.family.latent:
-        config.require(*LATENT)
+        config.require(LATENT)
         rotary = config.number("qk_rope_head_dim")
-        return {
-            "kv_heads": heads,
-            "head_dim": config.number("qk_nope_head_dim") + rotary,
-            "query_rank": config.number("q_lora_rank", 0, least=0),
-            "latent_rank": config.number("kv_lora_rank"),
-            "rotary_dim": rotary,
-            "value_dim": config.number("v_head_dim"),
-        }
-    shared = hf_plain.shared_heads(config, heads)
+        return replace(
+            model,
+            head_dim=config.number("qk_nope_head_dim") + rotary,
+            query_rank=config.number("q_lora_rank", 0, least=0),
+            latent_rank=config.number("kv_lora_rank"),
+            rotary_dim=rotary,
+            value_dim=config.number("v_head_dim"),
+        )
+    heads = model.heads
+    shared = _key_value_heads(config, heads)
     if heads % shared:
-        config.refuse("num_key_value_heads", f"it must divide num_attention_heads, {heads}")
-    if not config.has("head_dim") and hidden % heads:
-        config.refuse("hidden_size", f"it must be a multiple of num_attention_heads, {heads}, or head_dim be given")
+        config.given("num_key_value_heads").refuse(f"it must divide num_attention_heads, {heads}")
+    if not config.has("head_dim") and model.hidden % heads:
+        fix = f"it must be a multiple of num_attention_heads, {heads}, or head_dim be given"
+        config.given("hidden_size").refuse(fix)
     gated = config.flag("attn_output_gate", config.family.gated)
-    return {"kv_heads": shared, "head_dim": config.number("head_dim", max(1, hidden // heads)), "gated": gated}
+    head_dim = config.number("head_dim", max(1, model.hidden // heads))
+    return replace(model, kv_heads=shared, head_dim=head_dim, gated=gated)
 
 
-def _mlp(config: Config, layers: int) -> dict[str, Any]:
+def _key_value_heads(config: Config, heads: int) -> int:
+    """Heads of keys and values. Those of MPT are as llm-foundry has them (https://github.com/mosaicml/llm-foundry,
+    `attn_config`)."""
+    if config.kind == "mpt":
+        inner = replace(config, data=config.given("attn_config", {}).mapping())
+        kind = inner.given("attn_type", ATTENTION[0]).one_of(ATTENTION)
+        return heads if kind == ATTENTION[0] else 1 if kind == ATTENTION[1] else inner.number("kv_n_heads")
+    new = config.flag("new_decoder_architecture", False)  # Falcon's, which has groups
+    if not new and config.family.multi_query and config.flag("multi_query", True):
+        return 1
+    return config.number("num_key_value_heads", heads)
+
+
+def _add_mlp(config: Config, model: Model) -> Model:
+    """The MLP's width, and its experts."""
     key = next((key for key in EXPERTS if config.data.get(key) is not None), "")
     experts = config.number(key, least=0) if key else 0
     size = config.family.expert_size
     if not size:
         if experts > 1:
-            config.refuse(key, f"model_type '{config.kind}' has no experts: remove it or correct model_type")
-        usual = config.number("expansion_ratio", config.family.widens, least=0) * config.number("hidden_size")
-        return {"ffn": config.number("intermediate_size", usual or None)}
+            config.given(key).refuse(f"model_type '{config.kind}' has no experts: remove it or correct model_type")
+        usual = config.number("expansion_ratio", config.family.widens, least=0) * model.hidden
+        return replace(model, ffn=config.number("intermediate_size", usual or None))
     if not experts:
         raise InputError(f"lacks {' or '.join(EXPERTS)}", where=config.where, fix=f"'{config.kind}' has experts")
-    config.require(size, "num_experts_per_tok")
-    ffn, dense = config.number(size), _dense_layers(config, layers)
+    config.require([size, "num_experts_per_tok"])
+    ffn, dense = config.number(size), _dense_layers(config, model.layers)
     interleaved = config.has("interleave_moe_layer_step")  # as Llama 4 does, which has a shared expert in each, too
     shared = ffn * config.number("n_shared_experts", int(interleaved), least=0)
-    return {
-        "ffn": ffn,
-        "experts": experts,
-        "experts_active": config.number("num_experts_per_tok", most=experts),
-        "shared_ffn": config.number(SHARED[0], 0, least=0) or shared,
-        "dense_layers": dense,
-        "dense_ffn": config.number("intermediate_size_mlp" if interleaved else "intermediate_size") if dense else 0,
-    }
+    return replace(
+        model,
+        ffn=ffn,
+        experts=experts,
+        experts_active=config.number("num_experts_per_tok", most=experts),
+        shared_ffn=config.number("shared_expert_intermediate_size", 0, least=0) or shared,
+        dense_layers=dense,
+        dense_ffn=config.number("intermediate_size_mlp" if interleaved else "intermediate_size") if dense else 0,
+    )
 
 
 def _dense_layers(config: Config, layers: int) -> int:
@@ -153,79 +254,88 @@ def _dense_layers(config: Config, layers: int) -> int:
     first = config.number("first_k_dense_replace", 0, least=0, most=layers)
     every = config.number("moe_layer_freq", 1)
     step = config.number("interleave_moe_layer_step", config.number("decoder_sparse_step", 1))
-    named = config.items("mlp_only_layers")
-    if not all(isinstance(index, int) for index in named):
-        config.refuse("mlp_only_layers", "write a list of layer numbers")
-    chosen = set(named)
+    listed = config.given("mlp_only_layers", [])
+    if not all(isinstance(index, int) for index in listed.values()):
+        listed.refuse("write a list of layer numbers")
+    chosen = set(listed.values())
     return sum(i < first or i % every > 0 or (i + 1) % step > 0 or i in chosen for i in range(layers))
 
 
-def _layout(config: Config, layers: int) -> dict[str, Any]:
-    windows, linear = _layer_kinds(config, layers)
-    parts: dict[str, Any] = {}
-    chunks = config.family.layout == "chunks"
-    if windows:
-        size = config.number("attention_chunk_size" if chunks else "sliding_window")
-        parts |= {"window": size, "window_layers": windows, "chunked": chunks}
-    if linear:
-        config.require(*LINEAR)
-        parts |= {"linear_layers": linear, "linear_parameters": _linear_matmul(config)}
-    return parts
-
-
-def _layer_kinds(config: Config, layers: int) -> tuple[int, int]:
-    """How many layers attend in a window, and how many linearly."""
-    named, kinds = config.items("layer_types"), CHUNKS if config.family.layout == "chunks" else KINDS
+def _add_layout(config: Config, model: Model) -> Model:
+    """How many layers attend in a window, and how many linearly: as they are listed, or by the family's layout."""
+    layers, layout = model.layers, config.family.layout
+    chunked = layout == "chunks"
+    kinds = CHUNKS if chunked else KINDS
+    listed = config.given("layer_types", [])
+    named = listed.values()
+    windows = linear = 0
     if named:
         unknown = next((kind for kind in named if kind not in kinds), None)
         if unknown is not None:
-            config.refuse("layer_types", f"{shown(unknown)} is none of {', '.join(kinds)}")
+            listed.refuse(f"{shown(unknown)} is none of {', '.join(kinds)}")
         if len(named) != layers:
             fix = f"num_hidden_layers is {layers}: give as many"
             raise InputError(f"layer_types names {len(named)} layers", where=config.where, fix=fix)
-        return named.count(kinds[1]), named.count(KINDS[2])
-    return _default_kinds(config, layers)
-
-
-def _default_kinds(config: Config, layers: int) -> tuple[int, int]:
-    layout = config.family.layout
-    if layout == "linear":
-        return 0, layers - layers // config.number("full_attention_interval")
-    if layout == "pattern":
-        return layers - layers // config.number("sliding_window_pattern", 6), 0
-    if layout == "chunks":
-        return layers - layers // config.number("no_rope_layer_interval"), 0
-    if layout == "alternate":
-        return (layers + 1) // 2, 0
-    if layout == "all":
-        return (layers if config.has("sliding_window") else 0), 0
-    if layout == "upper" and config.flag("use_sliding_window", False):
-        return max(0, layers - config.number("max_window_layers", layers, least=0)), 0
-    return 0, 0
+        windows, linear = named.count(kinds[1]), named.count(KINDS[2])
+    elif layout == "linear":
+        linear = layers - layers // config.number("full_attention_interval")
+    elif layout == "pattern":
+        windows = layers - layers // config.number("sliding_window_pattern", 6)
+    elif layout == "chunks":
+        windows = layers - layers // config.number("no_rope_layer_interval")
+    elif layout == "alternate":
+        windows = (layers + 1) // 2
+    elif layout == "all":
+        windows = layers if config.has("sliding_window") else 0
+    elif layout == "upper" and config.flag("use_sliding_window", False):
+        windows = max(0, layers - config.number("max_window_layers", layers, least=0))
+    if windows:
+        size = config.number("attention_chunk_size" if chunked else "sliding_window")
+        model = replace(model, window=size, window_layers=windows, chunked=chunked)
+    if linear:
+        config.require(LINEAR)
+        keys, values, heads = _delta(config)
+        # Gated delta rule: queries, keys, values, output gate, two scalars per head, and the way out.
+        parameters = model.hidden * (2 * keys + 3 * values + 2 * heads)
+        model = replace(model, linear_layers=linear, linear_parameters=parameters)
+    return model
 
 
 def _delta(config: Config) -> tuple[int, int, int]:
+    """Of a gated delta rule: widths of keys and of values, and heads of these."""
     keys = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
     heads = config.number("linear_num_value_heads")
     return keys, heads * config.number("linear_value_head_dim"), heads
 
 
-def _linear_matmul(config: Config) -> int:
-    """Gated delta rule: queries, keys, values, output gate, two scalars per head, and the way out."""
-    keys, values, heads = _delta(config)
-    return config.number("hidden_size") * (2 * keys + 3 * values + 2 * heads)
+def _add_root(config: Config, model: Model) -> Model:
+    """What is in no layer: an embedding that is projected to the hidden state and back; and parameters beside
+    embedding, head and a final norm without bias."""
+    family, hidden = config.family, model.hidden
+    width = config.number("word_embed_proj_dim", hidden)
+    final = config.flag("do_layer_norm_before", True) and not config.flag("_remove_final_layer_norm", False)
+    outside = _norm_width(config, hidden) * (final + family.embedding_norm) - hidden
+    if family.positions is not None:
+        outside += hidden * (config.number("max_position_embeddings") + family.positions)
+    outside += model.vocab * family.head_bias
+    return replace(model, embedding=0 if width == hidden else width, outside=outside)
 
 
-def _with_vectors(config: Config, model: Model) -> Model:
+def _norm_width(config: Config, width: int) -> int:
+    """Parameters of one norm of this width."""
+    return width * (1 + config.family.norm_bias) * config.flag("layer_norm_elementwise_affine", True)
+
+
+def _add_vectors(config: Config, model: Model) -> Model:
+    """Parameters of one layer outside matmuls: norms, biases, attention sinks."""
     family, width = config.family, (model.heads + 2 * model.kv_heads) * model.head_dim
     softmax = model.query_rank + model.latent_rank
     if not model.latent_rank:
         bias = config.flag("attention_bias", family.bias)
-        out = (
-            family.out_bias if bias == family.bias else bias
-        )  # a switch of its own in llama and qwen3 covers the output
+        # A switch of its own in llama and qwen3 covers the output.
+        out = family.out_bias if bias == family.bias else bias
         within = family.query_key_norm or config.flag("qk_layernorm", False)
-        softmax += width * bias + model.hidden * out + 2 * hf_plain.norm_width(config, model.head_dim) * within
+        softmax += width * bias + model.hidden * out + 2 * _norm_width(config, model.head_dim) * within
         softmax += (model.heads + model.kv_heads) * model.head_dim * family.wide_norms
         softmax += model.heads * family.sinks
     linear = 0
@@ -233,13 +343,14 @@ def _with_vectors(config: Config, model: Model) -> Model:
         keys, values, heads = _delta(config)
         kernel = config.number("linear_conv_kernel_dim", 4)
         linear = (2 * keys + values) * kernel + config.number("linear_value_head_dim") + 2 * heads
-    experts = model.experts * (2 * model.ffn + model.hidden + 1) * family.expert_bias
     mixers = (model.layers - model.linear_layers) * softmax + model.linear_layers * linear
-    norms = hf_plain.norms(config) * hf_plain.norm_width(config, model.hidden)
-    return replace(model, vectors=round(norms + mixers / model.layers + experts + _mlp_bias(config, model)))
-
-
-def _mlp_bias(config: Config, model: Model) -> int:
-    if model.experts or not config.flag("mlp_bias", config.family.mlp_bias):
-        return 0
-    return model.ffn * (1 if model.plain_mlp else 2) + model.hidden
+    norms = family.norms
+    if config.kind == "falcon" and config.flag("parallel_attn", True):
+        # As many as attention and MLP that run side by side need.
+        usual = 2 if config.flag("new_decoder_architecture", False) else 1
+        norms = config.number("num_ln_in_parallel_attn", usual, most=2)
+    mlp = model.experts * (2 * model.ffn + model.hidden + 1) * family.expert_bias
+    if not model.experts and config.flag("mlp_bias", family.mlp_bias):
+        mlp += model.ffn * (1 if model.plain_mlp else 2) + model.hidden
+    vectors = round(norms * _norm_width(config, model.hidden) + mixers / model.layers + mlp)
+    return replace(model, vectors=vectors)

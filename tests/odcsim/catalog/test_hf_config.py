@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.catalog.estimates.work import matmuls
-from odcsim.catalog.hf_config import read_config
-from odcsim.catalog.hf_families import FAMILIES
+from odcsim.catalog.hf_config import families, read_config
 from odcsim.errors import InputError
 
 MPT, OPT = PLAIN["mpt-7b"][0], PLAIN["opt-350m"][0]
@@ -158,7 +157,7 @@ KEYS = sorted({*MORE, *(key for config in BASES for key in config)})
 
 @given(
     st.sampled_from([*BASES, {}]), st.dictionaries(st.sampled_from(KEYS), st.sampled_from(ODD), max_size=4),
-    st.sampled_from([*FAMILIES, None]), st.booleans(),
+    st.sampled_from([*families(), None]), st.booleans(),
 )  # fmt: skip
 def test_any_object_reads_or_is_an_input_error(base, change, kind, nested):
     config = base | ({"model_type": kind} if kind else {}) | change
