@@ -20,7 +20,7 @@ from published_nested import Learnt, Nested
 from published_step import simulated
 from published_widths import kinds_of, spread
 
-from odcsim.catalog.estimates.spreads import INTERVAL
+from odcsim.catalog.estimates.rates import INTERVAL
 
 DOCS = Path(__file__).parents[1]
 PRIORS = Learnt(priors(), {})

@@ -11,8 +11,7 @@ from types import MappingProxyType
 from published_cells import Cell
 from published_step import Network, closed
 
-from odcsim.catalog.estimates.rates import Attention, Rates
-from odcsim.catalog.rates import rates
+from odcsim.catalog.estimates.rates import Attention, Rates, rates
 from odcsim.recipe import PRECISIONS
 
 NETWORK = tuple(field.name for field in fields(Network))

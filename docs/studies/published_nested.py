@@ -13,7 +13,7 @@ from published_coefficients import Fitted
 from published_fit import errors, fit
 from published_widths import learnt
 
-from odcsim.catalog.estimates.spreads import Spread
+from odcsim.catalog.estimates.rates import Spread
 
 
 @dataclass(frozen=True, slots=True)

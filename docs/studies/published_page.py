@@ -24,8 +24,7 @@ from published_words import (
     WIDTHS,
 )
 
-from odcsim.catalog.estimates.spreads import widened
-from odcsim.catalog.rates import families, figures, spreads
+from odcsim.catalog.estimates.rates import families, figures, spreads, widen
 
 if TYPE_CHECKING:
     from published import Predicted, Study
@@ -92,5 +91,5 @@ def coefficients() -> str:
 
 
 def widths() -> str:
-    rows = [(kind, str(of.publishers), f"{of.deviation:g}", f"{widened(of):.2f}") for kind, of in spreads().items()]
+    rows = [(kind, str(of.publishers), f"{of.deviation:g}", f"{widen(of):.2f}") for kind, of in spreads().items()]
     return table(("kind", "publishers", "deviation", "widened"), rows, figures=True)

@@ -1,6 +1,6 @@
 """How far predictions are off by kind of run, learnt from runs whose publisher had no part in their prediction.
 
-The error of a run is the sum of one error for each of its kinds (odcsim/catalog/estimates/spreads.py). Each kind's
+The error of a run is the sum of one error for each of its kinds (odcsim/catalog/estimates/rates.py). Each kind's
 variance is a mean over the publishers who have it, and over as many that are off by its start as that weighs. A
 publisher's runs count as one, however many they are. Since errors have longer tails than a normal curve, and few are
 in them, all widths are then scaled so that 90 % of these runs are inside, averaged over sources.
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from published_cells import Cell
 
-from odcsim.catalog.estimates.spreads import INTERVAL, WEIGHS, Spread, kinds, start, together, widened
+from odcsim.catalog.estimates.rates import INTERVAL, WEIGHS, Spread, kinds, start, together, widen
 
 Floats = NDArray[np.float64]
 ROUNDS = 200  # of which each takes what was found for granted, to part errors between kinds
@@ -36,7 +36,7 @@ def learnt(cells: Sequence[Cell], errors: Floats) -> dict[str, Spread]:
         whole = of @ variances
         squares = variances + np.outer((errors**2 - whole) / whole**2, variances**2)
         variances = (WEIGHS * starts + (shares * squares).sum(axis=0)) / (WEIGHS + publishers)
-    widths = np.sqrt(of @ (variances * np.square([widened(Spread(1.0, int(count))) for count in publishers])))
+    widths = np.sqrt(of @ (variances * np.square([widen(Spread(1.0, int(count))) for count in publishers])))
     scale = _scale(np.abs(errors) / (INTERVAL * widths), cells)
     deviations = (float(f"{value:.{ROUNDED}g}") for value in scale * np.sqrt(variances))
     return {kind: Spread(off, int(count)) for kind, off, count in zip(named, deviations, publishers, strict=True)}

@@ -21,7 +21,7 @@ from published_step import cost
 from published_widths import spread
 from scipy.optimize import nnls
 
-from odcsim.catalog.rates import spreads
+from odcsim.catalog.estimates.rates import spreads
 from odcsim.decide.calibrate import Simulated, by_rate
 from odcsim.decide.setting import Setting
 from odcsim.decide.unmeasured import INTERVAL, SHARES, differences, run_of, widen

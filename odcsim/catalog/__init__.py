@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odcsim.catalog.estimates.rates import family_of
 from odcsim.catalog.hf_config import from_config, read_config
-from odcsim.catalog.rates import family_of
 from odcsim.cluster import GPU, read_toml
 from odcsim.errors import InputError, misspelled, nearest
 from odcsim.model import Model

@@ -71,7 +71,7 @@ def _table() -> Mapping[str, Any]:
 def families() -> Mapping[str, Family]:
     """Every `model_type` that is read, in the order in which they are listed."""
     rows = _table()["families"]
-    known = {}
+    known: dict[str, Family] = {}
     for name, row in rows.items():
         facts, like = row, row.get("like")
         while like is not None:
@@ -135,8 +135,8 @@ def from_config(data: object, *, name: str, where: str) -> Model:
         raise InputError(f"holds a {type(data).__name__}, not an object", where=where, fix="give a config.json")
     text = data.get("text_config")
     inner = text if isinstance(text, dict) else data
-    kind = inner.get("model_type", data.get("model_type"))
-    config = Config(inner, _family(kind, inner, where), kind, where)
+    kind, family = _family(inner, data, where)
+    config = Config(inner, family, kind, where)
     config.require(BASIC)
     tied = inner.get("tie_word_embeddings")
     if tied is None:
@@ -163,9 +163,9 @@ def from_config(data: object, *, name: str, where: str) -> Model:
     return _add_vectors(config, model)
 
 
-def _family(kind: Any, inner: Mapping[str, Any], where: str) -> Family:
-    """That of this `model_type`, or a refusal that says what to do instead."""
-    known = families()
+def _family(inner: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> tuple[str, Family]:
+    """The `model_type` and what it means, or a refusal that says what to do instead."""
+    kind, known = inner.get("model_type", outer.get("model_type")), families()
     fix = f"read as text models: {', '.join(known)}; for one whose layers are like theirs change model_type in a copy"
     if kind is None:
         raise InputError("has no 'model_type'", where=where, fix=fix)
@@ -181,7 +181,7 @@ def _family(kind: Any, inner: Mapping[str, Any], where: str) -> Family:
         missing = [key for key in BASIC if key not in inner]
         lacks = f", and the file lacks {', '.join(missing)}" if missing else ""
         raise InputError(f"unknown model_type {shown(kind)}{lacks}", where=where, fix=f"{slip} {fix}".strip())
-    return known[kind]
+    return kind, known[kind]
 
 
 def _add_heads(config: Config, model: Model) -> Model:

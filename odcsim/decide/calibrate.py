@@ -170,7 +170,7 @@ class Calibration:
             high=self.high,
             factor=self.factor if before.fidelity == "catalogue" else 0.0,
             run=run_of(setting),
-            recipe=fits.held(setting.cost.recipe),
+            recipe=fits.words_of(setting.cost.recipe),
         )
 
 

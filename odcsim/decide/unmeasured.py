@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.catalog.estimates.spreads import INTERVAL, kinds, together
-from odcsim.catalog.rates import family_of, spreads
+from odcsim.catalog.estimates.rates import INTERVAL, family_of, kinds, spreads, together
 from odcsim.cost import Cost
 from odcsim.decide.setting import Setting
 from odcsim.profile import ProfileRun

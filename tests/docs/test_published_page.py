@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import scripts
 
-from odcsim.catalog.estimates.spreads import FAMILY, INTERVAL, Spread, together
-from odcsim.catalog.rates import spreads
+from odcsim.catalog.estimates.rates import FAMILY, INTERVAL, Spread, spreads, together
 from odcsim.decide.calibrate import REPEAT
 
 PAGE = (scripts.ROOT / "docs/published.md").read_text(encoding="utf-8")

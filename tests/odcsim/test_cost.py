@@ -10,9 +10,9 @@ from strategies import COMPUTES, TRANSFERS, schedules
 
 from odcsim import catalog
 from odcsim.catalog import fits
-from odcsim.catalog.estimates import own
+from odcsim.catalog.estimates.rates import rates
+from odcsim.catalog.estimates.work import own_seconds
 from odcsim.catalog.fits import estimate
-from odcsim.catalog.rates import rates
 from odcsim.cluster import Cluster, cluster_of
 from odcsim.cost import Cost, Load
 from odcsim.executors.simulation import fidelity, usage
@@ -140,7 +140,7 @@ def test_the_catalogue_moves_an_optimizer_step_through_memory(devices):
     model, guess = catalog.model(SMALL), estimate(catalog.model(SMALL), A100, devices)
     shard = model.parameters / devices / (A100.memory_bandwidth * rates("ampere").moved)
     assert guess.optimizer == pytest.approx(28 * shard)
-    assert guess.publish == pytest.approx(6 * shard + own.seconds(model))
+    assert guess.publish == pytest.approx(6 * shard + own_seconds(model))
     assert (guess.fidelity, guess.longest, guess.forward) == ("catalogue", 0, estimate(model, A100, 4).forward)
     assert guess.forward.quadratic < guess.backward.quadratic
 

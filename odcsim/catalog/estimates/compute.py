@@ -9,9 +9,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from odcsim.catalog.estimates import own
-from odcsim.catalog.estimates.rates import Attention, Precision, Rates
-from odcsim.catalog.estimates.spreads import INTERVAL, kinds, together
+from odcsim.catalog.estimates.rates import INTERVAL, Attention, Precision, Rates, kinds, together
 from odcsim.catalog.estimates.work import (
     BACKWARD_MOVES,
     COPIED_OUT,
@@ -20,12 +18,10 @@ from odcsim.catalog.estimates.work import (
     OPTIMIZERS,
     POLICY,
     STACKS,
-    Stack,
-    adapted,
-    cast,
+    bytes_moved,
+    empty_flops,
     matmuls,
-    moved,
-    padded,
+    own_seconds,
 )
 from odcsim.cluster import GPU
 from odcsim.errors import InputError, nearest
@@ -65,22 +61,26 @@ class Seconds:
 
 def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe = USUAL) -> Profile:
     """A profile of medians, with the interval that holds nine runs of ten."""
-    found = seconds(model, gpu, rates, recipe, model.parameters / devices)
+    parts = seconds(model, gpu, rates, recipe, model.parameters / devices)
+    used = {kind for name, kind in rates.kinds.items() if name not in PRECISIONS or name == recipe.kernels.precision}
+    every = used | {kernel(rates, recipe.kernels.attention).kind}
+    if "matmul_flops" in gpu.assumed:  # of a GPU's own figures it counts what is assumed
+        every.add("assumed")
     off = math.exp(INTERVAL * together(rates.spreads, kinds(rates.family, model, recipe)))
     return Profile(
         model=model.name,
         gpu=gpu.name,
         fidelity="catalogue",
-        origin=_origin(gpu, rates, recipe),
-        kinds=kinds_used(gpu, rates, recipe),
-        forward=found.forward,
-        backward=found.backward,
-        head=found.head,
-        embed=found.embed,
+        origin=_origin(gpu, rates, recipe, used),
+        kinds=tuple(sorted(every)),
+        forward=parts.forward,
+        backward=parts.backward,
+        head=parts.head,
+        embed=parts.embed,
         recompute=recipe.recomputes,
-        microbatch=found.microbatch,
-        optimizer=found.optimizer,
-        publish=found.publish + own.seconds(model),
+        microbatch=parts.microbatch,
+        optimizer=parts.optimizer,
+        publish=parts.publish + own_seconds(model),
         copying=rates.copying,
         adapters=adapter_parameters(model, recipe.lora) if recipe.lora else 0.0,
         low=1 / off,
@@ -88,13 +88,13 @@ def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe 
     )
 
 
-def _origin(gpu: GPU, rates: Rates, recipe: Recipe) -> str:
-    """Where the rates are from, and beside a figure that is not published how else it is known."""
-    inside = set(_rates_used(rates, recipe).values())
+def _origin(gpu: GPU, rates: Rates, recipe: Recipe, used: Collection[str]) -> str:
+    """Where the rates are from, and beside a figure that is not published how else it is known. `used`: kinds of the
+    figures that are not attention's."""
     whose = f"rates of {rates.family} in published runs"
-    if guesses := guessed(inside):
-        whose = f"{' and '.join(guesses)} rates of {rates.family}"
-        whose += " beside those in published runs" if inside & PUBLISHED else ""
+    if guesses := guessed(used):
+        beside = " beside those in published runs" if PUBLISHED.intersection(used) else ""
+        whose = f"{' and '.join(guesses)} rates of {rates.family}{beside}"
     assumed = " (assumed)" if "matmul_flops" in gpu.assumed else ""
     rate = f"matmuls at {rates.matmul:.0%} of {gpu.matmul_flops / 1e12:.0f} TFLOP/s{assumed}"
     again = "with" if recipe.recomputes else "without"
@@ -108,48 +108,79 @@ def guessed(kinds: Collection[str]) -> list[str]:
     return [kind for kind in ("chosen", "assumed") if kind in kinds]
 
 
-def kinds_used(gpu: GPU, rates: Rates, recipe: Recipe) -> tuple[str, ...]:
-    """How the figures are known that these seconds are made from; of a GPU's own it counts what is assumed."""
-    used = {*_rates_used(rates, recipe).values(), kernel(rates, recipe.kernels.attention).kind}
-    return tuple(sorted(used | ({"assumed"} if "matmul_flops" in gpu.assumed else set())))
-
-
-def _rates_used(rates: Rates, recipe: Recipe) -> dict[str, str]:
-    unused = {*PRECISIONS} - {recipe.kernels.precision}
-    return {name: kind for name, kind in rates.kinds.items() if name not in unused}
-
-
 def kernel(rates: Rates, name: str) -> Attention:
     """The attention kernel of this name, or the usual one."""
-    if (found := rates.attention.get(rates.usual if name == "usual" else name)) is not None:
-        return found
-    known = ["usual", *rates.attention]
-    raise InputError(f"no rate of attention '{name}' is known on {rates.family}", fix=nearest(name, known))
+    if (known := rates.attention.get(rates.usual if name == "usual" else name)) is not None:
+        return known
+    raise InputError(
+        f"no rate of attention '{name}' is known on {rates.family}", fix=nearest(name, ["usual", *rates.attention])
+    )
 
 
-def seconds(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, shard: float) -> Seconds:
+def seconds(model: Model, gpu: GPU, rates: Rates, recipe: Recipe, shard: float) -> Seconds:
     """`shard`: parameters whose states this device holds."""
-    stack = STACKS[chosen.kernels.stack]
-    layer = _layer(model, gpu, rates, chosen, stack)
+    stack, loss = STACKS[recipe.kernels.stack], recipe.kernels.loss
+    forward, backward = _layer(model, gpu, rates, recipe)
     bandwidth = gpu.memory_bandwidth * rates.moved
-    trained = shard * trained_share(model, chosen.lora)
+    # Logits and loss, both ways. A policy's logits are computed again in backward.
+    passes = 1 + (LINEAR_BACKWARD / 2 if recipe.lora else LINEAR_BACKWARD) + (loss == "policy")
+    flops = passes * model.head_forward(1.0) * (1 + rates.narrow / model.hidden)
+    logit = {"whole": stack.whole, "chunked": stack.chunked, "policy": POLICY}[loss]
+    trained = shard * trained_share(model, recipe.lora)
+    moved = OPTIMIZERS[recipe.optimizer].moved * trained
+    if recipe.offload:
+        optimizer = moved / HOST_MEMORY + OFFLOADED_BYTES * trained / HOST_LINK
+    else:
+        optimizer = stack.optimizer * moved / bandwidth
     return Seconds(
-        forward=layer.forward(),
-        backward=layer.backward(AGAIN[chosen.recompute]),
-        head=Polynomial(linear=_head(model, gpu, rates, chosen, stack)),
+        forward=forward,
+        backward=backward,
+        head=Polynomial(linear=flops / (gpu.matmul_flops * rates.matmul) + model.vocab * logit / bandwidth),
         embed=Polynomial(linear=2 * BYTES_BF16 * model.hidden / bandwidth),
         microbatch=stack.host,
-        optimizer=_step(chosen, stack, trained, bandwidth),
+        optimizer=optimizer,
         publish=PUBLISH_BYTES * trained / bandwidth,
     )
 
 
-def _step(chosen: Recipe, stack: Stack, trained: float, bandwidth: float) -> float:
-    """Seconds of the optimizer on so many parameters."""
-    moved = OPTIMIZERS[chosen.optimizer].moved * trained
-    if chosen.offload:
-        return moved / HOST_MEMORY + OFFLOADED_BYTES * trained / HOST_LINK
-    return stack.optimizer * moved / bandwidth
+def _layer(model: Model, gpu: GPU, rates: Rates, recipe: Recipe) -> tuple[Polynomial, Polynomial]:
+    """Seconds of one layer's forward and of its backward: of each pass, per token, and per square of tokens."""
+    stack, shapes = STACKS[recipe.kernels.stack], matmuls(model)
+    rate, bandwidth = gpu.matmul_flops * rates.matmul, gpu.memory_bandwidth * rates.moved
+    name, usual = recipe.kernels.precision, USUAL.kernels.precision
+    if name != usual and name not in rates.precisions:
+        raise InputError(f"{gpu.name} does not run matmuls in {name}", fix=f"leave --precision at {usual}")
+    precision = rates.precisions.get(name, Precision())
+    # Per token. Of casts each of a layer's three matmuls has a third, half by what it reads and half by what it writes.
+    work = sum(m.flops * (1 + rates.narrow / m.narrowest) for m in shapes)
+    cast = precision.cast / 3 / 2 * sum(m.times * (m.inner + m.outer) for m in shapes)
+    matmul = work / (rate * precision.faster) + cast / bandwidth
+    carried, trained, weights = bytes_moved(model, stack), float(model.layer_parameters), LINEAR_BACKWARD
+    if recipe.lora:  # adapters move bytes beside the matmuls that they adapt; no gradients of weights
+        read, added = stack.adapter
+        carried += BYTES_BF16 * sum(m.times * (read * m.inner + added * m.outer) for m in shapes)
+        trained, weights = adapter_parameters(model, recipe.lora), LINEAR_BACKWARD / 2
+    moving = carried / bandwidth
+    # Attention per square, and per token where samples are short.
+    used = kernel(rates, recipe.kernels.attention)
+    share = gpu.peak_flops * rates.head_share(model.head_dim)
+    softmax = (model.layers - model.linear_layers) / model.layers
+    ahead = model.attention_flops_per_square / (share * used.forward)
+    back = ATTENTION_BACKWARD * model.attention_flops_per_square / (share * used.backward)
+    short, short_back = softmax * ahead * used.short_forward, softmax * back * used.short_backward
+    # Of each pass: what matmuls compute for nobody; copies of what was gathered and casts of weights; copies of
+    # gradients on their way out.
+    empty = empty_flops(model) / rate
+    out = (COPIED_OUT + precision.cast_weight) * model.layer_parameters / bandwidth
+    into = (BYTES_BF16 + recipe.sent) * trained / bandwidth
+    launches = stack.launches * LAUNCH
+    forward = Polynomial(empty + out, matmul + moving + short, ahead, floor=launches + HOOKS[0])
+    matmuls_again, moving_again, attention_again = AGAIN[recipe.recompute]
+    weights += matmuls_again
+    linear = weights * matmul + (BACKWARD_MOVES + moving_again) * moving + (short_back + attention_again * short)
+    constant = weights * empty + float(recipe.reshard) * out + into
+    floor = (2 + max(AGAIN[recipe.recompute])) * launches + HOOKS[1]
+    return forward, Polynomial(constant, linear, back + attention_again * ahead, floor=floor)
 
 
 def trained_share(model: Model, lora: int) -> float:
@@ -160,78 +191,6 @@ def trained_share(model: Model, lora: int) -> float:
 def adapter_parameters(model: Model, rank: int) -> float:
     """Of one layer: two matrices of this rank for each of its weights."""
     return sum(rank * (m.inner + m.outer) * m.weights for m in matmuls(model))
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Seconds of one layer's forward by what they go to: per token, per square, and of each pass."""
-
-    matmul: float
-    moved: float
-    attention: tuple[float, float]  # per square, and per token where samples are short
-    attention_back: tuple[float, float]
-    weights: float  # matmuls of backward for one of forward
-    padded: float  # of each pass: what its matmuls compute for nobody
-    out: float  # ... copies of what was gathered, casts of weights
-    into: float  # ... copies of gradients on their way out
-    launches: float
-    gathers: float  # of backward: 1, or 0 where layers stay whole
-
-    def forward(self) -> Polynomial:
-        square, token = self.attention
-        return Polynomial(
-            self.padded + self.out, self.matmul + self.moved + token, square, floor=self.launches + HOOKS[0]
-        )
-
-    def backward(self, again: tuple[float, float, float]) -> Polynomial:
-        """`again`: the parts of a forward's matmuls, moving and attention that are run once more."""
-        matmul, moving, attention = again
-        linear = (self.weights + matmul) * self.matmul + (BACKWARD_MOVES + moving) * self.moved
-        linear += self.attention_back[1] + attention * self.attention[1]
-        square = self.attention_back[0] + attention * self.attention[0]
-        constant = (self.weights + matmul) * self.padded + self.gathers * self.out + self.into
-        return Polynomial(constant, linear, square, floor=(2 + max(again)) * self.launches + HOOKS[1])
-
-
-def _layer(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> _Layer:
-    rate, bandwidth = gpu.matmul_flops * rates.matmul, gpu.memory_bandwidth * rates.moved
-    work = sum(m.flops * (1 + rates.narrow / m.narrowest) for m in matmuls(model))
-    carried = moved(model, stack) + (adapted(model, stack) if chosen.lora else 0.0)
-    precision = _precision(gpu, rates, chosen)
-    trained = adapter_parameters(model, chosen.lora) if chosen.lora else model.layer_parameters
-    used = kernel(rates, chosen.kernels.attention)
-    share = gpu.peak_flops * rates.head_share(model.head_dim)
-    square = model.attention_flops_per_square
-    softmax = (model.layers - model.linear_layers) / model.layers
-    ahead, back = square / (share * used.forward), ATTENTION_BACKWARD * square / (share * used.backward)
-    return _Layer(
-        matmul=work / (rate * precision.faster) + cast(model, precision.cast) / bandwidth,
-        moved=carried / bandwidth,
-        attention=(ahead, softmax * ahead * used.short_forward),
-        attention_back=(back, softmax * back * used.short_backward),
-        weights=LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD,
-        padded=padded(model) / rate,
-        out=(COPIED_OUT + precision.cast_weight) * model.layer_parameters / bandwidth,
-        into=(BYTES_BF16 + chosen.sent) * trained / bandwidth,
-        launches=stack.launches * LAUNCH,
-        gathers=float(chosen.reshard),
-    )
-
-
-def _precision(gpu: GPU, rates: Rates, chosen: Recipe) -> Precision:
-    name, usual = chosen.kernels.precision, USUAL.kernels.precision
-    if name != usual and name not in rates.precisions:
-        raise InputError(f"{gpu.name} does not run matmuls in {name}", fix=f"leave --precision at {usual}")
-    return rates.precisions.get(name, Precision())
-
-
-def _head(model: Model, gpu: GPU, rates: Rates, chosen: Recipe, stack: Stack) -> float:
-    """Seconds per token of logits and loss, both ways. A policy's logits are computed again in backward."""
-    policy = chosen.kernels.loss == "policy"
-    passes = 1 + (LINEAR_BACKWARD / 2 if chosen.lora else LINEAR_BACKWARD) + policy
-    flops = passes * model.head_forward(1.0) * (1 + rates.narrow / model.hidden)
-    each = {"whole": stack.whole, "chunked": stack.chunked, "policy": POLICY}[chosen.kernels.loss]
-    return flops / (gpu.matmul_flops * rates.matmul) + model.vocab * each / (gpu.memory_bandwidth * rates.moved)
 
 
 def flops(model: Model, recipe: Recipe, tokens: float, squares: float) -> tuple[float, float]:

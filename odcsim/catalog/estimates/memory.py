@@ -5,14 +5,17 @@ loss, with its logits; the backward of the last layer, when all activations are 
 gradients are there; the reduction of what is in no layer; the optimizer's step. Beside it what an allocator loses
 between sizes, and the GPU's context, which no allocator shows.
 
+Of activations, elements of bf16 are counted for each token, averaged over layers: hidden states around the norms,
+queries, keys, values and attention's output, the MLP's gate, up, its activation and product.
+
 As the recipe says; compute and gathers in bf16. Left out: data loading.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
-from odcsim.catalog.estimates import activations
 from odcsim.catalog.estimates.compute import adapter_parameters, trained_share
-from odcsim.catalog.estimates.work import OPTIMIZERS, STACKS
+from odcsim.catalog.estimates.work import OPTIMIZERS, SCORES, STACKS
 from odcsim.model import BYTES_BF16, BYTES_FP32, Model
 from odcsim.program import sync_named
 from odcsim.recipe import USUAL, Recipe
@@ -28,18 +31,32 @@ SLACK = 0.2
 # What a driver, its libraries' kernels and a communicator's buffers take before anything is allocated.
 CONTEXT = 1.5e9
 
+# A chunk's are in bf16, in fp32 for the loss, and their gradient in bf16.
+CHUNKED = BYTES_BF16 + BYTES_FP32 + BYTES_BF16
+# An RL trainer takes log-probabilities and entropy of all tokens, so many words at a time: in backward logits in fp32,
+# probabilities, their gradient, and that by the temperature.
+WORDS, POLICY = 2048, 4 * BYTES_FP32
+# Copies of a token for each expert that it visits, in elements of bf16. Forward keeps what goes in, and in fp32 what
+# comes out, which a score weighs. Backward of the weighing has its gradient, the same in fp32, that times the score,
+# and that times what came out.
+TO_EXPERTS = 1 + 2
+FROM_EXPERTS = 1 + 2 + 2 + 2
+# Of the MLP's width at once in its backward: gate, up, activation, and gradients of product, up and activation. Without
+# a gate: what went into the activation, and gradients behind and before it.
+AT_ONCE, AT_ONCE_PLAIN = 6, 3
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes on one device at the peak of a minibatch, by what they are for."""
 
-    weights: float  # master shards; frozen ones in bf16
-    moments: float  # of the optimizer
-    gradients: float  # shards of them, and those that are not reduced yet
-    unsharded: float  # weights gathered for compute
-    activations: float
-    logits: float
-    buffers: float  # of the communication
+    weights: float = 0.0  # master shards; frozen ones in bf16
+    moments: float = 0.0  # of the optimizer
+    gradients: float = 0.0  # shards of them, and those that are not reduced yet
+    unsharded: float = 0.0  # weights gathered for compute
+    activations: float = 0.0
+    logits: float = 0.0
+    buffers: float = 0.0  # of the communication
     arena: float = 0.0  # what on-demand lays out for peers: weights in bf16 to gather, sums of gradients to push to
     in_node: float = 0.0  # what hybrid sharding keeps beside the shards: a node's parameters, and sums of its gradients
     step: float = 0.0  # what the optimizer's step holds beside its states
@@ -65,6 +82,14 @@ class Memory:
         return self.allocated - self.slack
 
 
+class Activations(NamedTuple):
+    """Bytes of one microbatch's."""
+
+    stored: float  # what all layers keep from their forward to their backward
+    inputs: float  # gradients of all layers' inputs, where they are kept until all of backward is over
+    layer: float  # of the layer whose backward runs
+
+
 def estimate(
     model: Model,
     devices: int,
@@ -80,105 +105,134 @@ def estimate(
     `longest`: of its samples; 0: all of it is one.
     `microbatches`: of a minibatch; 0: several. One alone finds no gradients of any before it.
     """
-    lasting, trained = _lasting(model, devices, recipe, holders), trained_share(model, recipe.lora)
-    share = model.parameters / _holders_of_states(devices, holders, recipe)
-    roots = 0.0 if recipe.offload else share * trained * OPTIMIZERS[recipe.optimizer].roots
-    before, later = _moments(model, devices, tokens, longest or tokens, recipe)
-    shards = _shards(model, devices, recipe, holders)
-    found = [_full(moment, 0.0 if microbatches == 1 else shards) for moment in before]
-    found += [_full(moment, shards) for moment in (*later, {"step": roots})]
-    return Memory(**lasting, **max(found, key=lambda moment: sum(moment.values())), context=CONTEXT)
-
-
-def over_full(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
-    """Bytes that hybrid sharding needs more than full sharding, whatever the tokens."""
-    hybrid, full = (
-        _lasting(model, devices, recipe, of) | {"": _shards(model, devices, recipe, of)} for of in (holders, 0)
-    )
-    return sum(hybrid.values()) - sum(full.values())
-
-
-def _lasting(model: Model, devices: int, recipe: Recipe, holders: int) -> dict[str, float]:
-    """What is there all the time, beside shards of gradients."""
-    share, trained = model.parameters / _holders_of_states(devices, holders, recipe), trained_share(model, recipe.lora)
-    sync, here, optimizer = sync_named(recipe.sync), not recipe.offload, OPTIMIZERS[recipe.optimizer]
-    return {
-        "weights": here * share * (optimizer.master * trained + _frozen_in(recipe) * (1 - trained)),
-        "moments": here * share * trained * optimizer.moments,
-        "arena": 0.0 if sync.meets else (BYTES_BF16 + BYTES_FP32 * trained) * model.parameters / devices,
-        "in_node": _in_node(model, devices, recipe, holders or devices),
-    }
-
-
-def _in_node(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
-    """What a device holds more where `holders` of a node have all parameters and gradients, and not all devices.
-
-    One-sided syncs have published parameters and sums in any case. Collectives gather from the optimizer's shards, so
-    the parameters come anew; their sums take the place of the gradients' shard. Where nodes exchange layer by layer,
-    the states themselves are whole in every node, and nothing comes on top.
-    """
-    if holders == devices or recipe.exchange == "layers":
-        return 0.0
-    more = model.parameters / holders - model.parameters / devices
-    weights = BYTES_BF16 * (model.parameters / holders if sync_named(recipe.sync).meets else more)
-    return weights + BYTES_FP32 * more
-
-
-def _holders_of_states(devices: int, holders: int, recipe: Recipe) -> int:
-    """Every node has all states, and shards of gradients, where it gets all sums; else all devices together do."""
-    return holders if holders and recipe.exchange == "layers" else devices
-
-
-def _frozen_in(recipe: Recipe) -> int:
-    """Bytes of a frozen weight. Libraries of adapters load it in bf16, and FSDP1 leaves it so; a compiled stack is
-    FSDP2's, which gathers in bf16 what lies in fp32, frozen or not (github.com/huggingface/accelerate/issues/3844)."""
-    return OPTIMIZERS[recipe.optimizer].master if STACKS[recipe.kernels.stack].compiled else BYTES_BF16
-
-
-Moment = dict[str, float]  # what comes and goes, by its terms
-
-
-def _full(moment: Moment, shards: float) -> Moment:
-    """A moment with shards of gradients, which stay, and with what an allocator loses of the rest."""
-    none = dict.fromkeys(("gradients", "unsharded", "activations", "logits", "buffers"), 0.0)
-    whole = none | moment
-    return whole | {"gradients": whole["gradients"] + shards, "slack": SLACK * sum(moment.values())}
-
-
-def _moments(
-    model: Model, devices: int, tokens: int, longest: int, recipe: Recipe
-) -> tuple[tuple[Moment, Moment], tuple[Moment, Moment]]:
-    """Beside gradients' shards: the loss and the last layer's backward, which a first microbatch has before there are
-    any; the first layer's, and the reduction of what is in no layer."""
+    states = _states(model, devices, recipe, holders)
+    own = activations(model, tokens, longest or tokens, devices, recipe)
     layer, root = float(model.layer_parameters), float(model.root_parameters)
     # With adapters no weight has a gradient: a layer's adapters pass, and nothing of the root.
     going, head = (adapter_parameters(model, recipe.lora), 0.0) if recipe.lora else (layer, root)
     others = float(devices > 1)  # one device sends nothing
-    whole = model.layers * layer
-    kept = activations.kept(model, tokens, longest, recipe)
-    working = activations.working(model, tokens, longest, recipe)
-    held = activations.held(model, tokens, devices, recipe)
-    loss = {
-        "activations": kept + BYTES_BF16 * tokens * 2.0 * model.hidden,  # the last layer's output, and the head's input
-        "logits": activations.logits(model, tokens, recipe),
-        "unsharded": BYTES_BF16 * (root + (layer if recipe.reshard else whole)),
-        "gradients": BYTES_BF16 * (0.0 if recipe.kernels.loss == "whole" else head),
-    }
-    last = {
-        "activations": kept + working,
-        "unsharded": BYTES_BF16 * (root + (LAYERS_GATHERED * layer if recipe.reshard else whole)),
-        "gradients": BYTES_BF16 * (going + head),
-        "buffers": others * (BYTES_BF16 * layer + recipe.sent * going),
-    }
-    first = last | {"activations": working + (kept + held if held else kept / model.layers)}
-    end = {"unsharded": BYTES_BF16 * root, "gradients": BYTES_BF16 * head, "buffers": others * recipe.sent * head}
-    return (loss, last), (first, end)
+    loss = Memory(
+        activations=own.stored + BYTES_BF16 * tokens * 2.0 * model.hidden,  # the last layer's output, the head's input
+        logits=logits(model, tokens, recipe),
+        unsharded=BYTES_BF16 * (root + (1 if recipe.reshard else model.layers) * layer),
+        gradients=BYTES_BF16 * (0.0 if recipe.kernels.loss == "whole" else head),
+    )
+    last = Memory(  # layer's backward
+        activations=own.stored + own.layer,
+        unsharded=BYTES_BF16 * (root + (LAYERS_GATHERED if recipe.reshard else model.layers) * layer),
+        gradients=BYTES_BF16 * (going + head),
+        buffers=others * (BYTES_BF16 * layer + recipe.sent * going),
+    )
+    stored = own.stored + own.inputs if own.inputs else own.stored / model.layers
+    first = replace(last, activations=own.layer + stored)
+    reduction = Memory(  # of what is in no layer
+        unsharded=BYTES_BF16 * root, gradients=BYTES_BF16 * head, buffers=others * recipe.sent * head
+    )
+    step = Memory(step=states.step)
+    # A first microbatch has the loss and the last layer's backward before there are any shards of gradients.
+    early = 0.0 if microbatches == 1 else states.gradients
+    later = states.gradients
+    full = [
+        replace(
+            m,
+            weights=states.weights,
+            moments=states.moments,
+            gradients=m.gradients + shards,
+            arena=states.arena,
+            in_node=states.in_node,
+            slack=SLACK * sum((m.activations, m.logits, m.unsharded, m.gradients, m.buffers, m.step)),
+            context=CONTEXT,
+        )
+        for m, shards in ((loss, early), (last, early), (first, later), (reduction, later), (step, later))
+    ]
+    return max(full, key=lambda m: sum((m.gradients, m.unsharded, m.activations, m.logits, m.buffers, m.step, m.slack)))
 
 
-def _shards(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
-    """Of gradients in fp32; on-demand has them in its arena. And everything once more, unsharded, where reduction is
-    deferred: FSDP2 accumulates in the dtype that it reduces in."""
-    sync = sync_named(recipe.sync)
-    every = OPTIMIZERS[recipe.optimizer].master * trained_share(model, recipe.lora) * model.parameters
-    shard = every / _holders_of_states(devices, holders, recipe) if sync.meets else 0.0
-    return shard + (0.0 if sync.push_every_microbatch else every)
+def over_full(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
+    """Bytes that hybrid sharding needs more than full sharding, whatever the tokens."""
+    hybrid, full = (_states(model, devices, recipe, of) for of in (holders, 0))
+    more, less = (sum((m.weights, m.moments, m.arena, m.in_node, m.gradients)) for m in (hybrid, full))
+    return more - less
+
+
+def _states(model: Model, devices: int, recipe: Recipe, holders: int) -> Memory:
+    """What is there all the time, shards of gradients among it; and what the optimizer's step needs beside that."""
+    sync, optimizer, trained = sync_named(recipe.sync), OPTIMIZERS[recipe.optimizer], trained_share(model, recipe.lora)
+    # Every node has all states, and shards of gradients, where it gets all sums; else all devices together do.
+    by_node = holders and recipe.exchange == "layers"
+    owners = holders if by_node else devices
+    share, here = model.parameters / owners, not recipe.offload
+    # Libraries of adapters load a frozen weight in bf16, and FSDP1 leaves it so; a compiled stack is FSDP2's, which
+    # gathers in bf16 what lies in fp32, frozen or not (github.com/huggingface/accelerate/issues/3844).
+    frozen = optimizer.master if STACKS[recipe.kernels.stack].compiled else BYTES_BF16
+    # Gradients are in fp32; on-demand has them in its arena. And everything once more, unsharded, where reduction is
+    # deferred: FSDP2 accumulates in the dtype that it reduces in.
+    every = optimizer.master * trained * model.parameters
+    shards = every / owners if sync.meets else 0.0
+    in_node = 0.0
+    if holders and holders != devices and not by_node:
+        # One-sided syncs have published parameters and sums in any case. Collectives gather from the optimizer's
+        # shards, so the parameters come anew; their sums take the place of the gradients' shard. Where nodes exchange
+        # layer by layer, the states themselves are whole in every node, and nothing comes on top.
+        more = model.parameters / holders - model.parameters / devices
+        in_node = BYTES_BF16 * (model.parameters / holders if sync.meets else more) + BYTES_FP32 * more
+    return Memory(
+        weights=here * share * (optimizer.master * trained + frozen * (1 - trained)),
+        moments=here * share * trained * optimizer.moments,
+        gradients=shards + (0.0 if sync.push_every_microbatch else every),
+        arena=0.0 if sync.meets else (BYTES_BF16 + BYTES_FP32 * trained) * model.parameters / devices,
+        in_node=in_node,
+        step=here * share * trained * optimizer.roots,
+    )
+
+
+def activations(model: Model, tokens: int, longest: int, devices: int, recipe: Recipe) -> Activations:
+    """Of a microbatch whose longest sample has `longest` tokens. What an allocator loses between them is not in it."""
+    stack, recompute, hidden, layers = STACKS[recipe.kernels.stack], recipe.recompute, model.hidden, model.layers
+    queries, shared = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    width = model.experts_active * model.ffn + model.shared_ffn if model.experts else model.ffn
+    mlp = max(width, model.dense_ffn)
+    visits = float(model.experts_active * hidden)  # a token's hidden state, once for each expert that it visits
+    scores = SCORES.get(recipe.kernels.attention, 0.0) * model.heads * longest  # where a kernel writes them down
+    # Of one layer what its backward reads outside the MLP (queries, keys, values and attention's output among it), and
+    # what the MLP's backward reads.
+    around = (4 + (0 if model.plain_mlp else stack.unfused)) * hidden + 2 * (queries + shared)
+    within = (2 if model.plain_mlp else 3 if stack.compiled else 4) * mlp + TO_EXPERTS * visits
+    inputs = layers * hidden
+    stored: float = inputs
+    if recompute == "none":
+        stored = layers * (around + within) + layers * scores
+    elif recompute == "layers":
+        stored = (inputs + layers * (around + within)) / 2 + layers * scores
+    elif recompute == "operators":
+        # Attention's output, and every second matmul's, counted from the first. The last one's is what comes out of the
+        # layer, which no backward reads: a compiler leaves it out.
+        products = queries + (queries + shared + mlp + (0 if stack.compiled else hidden))
+        stored = inputs + layers * products
+    # FSDP1's hooks for frozen weights keep the gradient of each layer's input, and the input with it, until all of
+    # backward is over, where PyTorch's reentrant checkpoint runs layers again.
+    waits = devices > 1 and recipe.lora and recompute == "full" and not stack.compiled
+    # What the MLP has of its own and of gradients where it is most: in its backward; with experts mostly before it,
+    # where what came out of them was weighed. Without recompute its own is kept, and counted there.
+    backward = (AT_ONCE_PLAIN if model.plain_mlp else AT_ONCE) * mlp + TO_EXPERTS * visits
+    most = max(within + FROM_EXPERTS * visits, backward)
+    # All that the layer computed again, and the gradients of its MLP, its output and its input.
+    if recipe.recomputes:
+        layer = around - hidden + 2 * hidden + most + 2 * scores
+    else:
+        layer = 2 * hidden + (most - within) + scores
+    each = float(BYTES_BF16 * tokens)
+    return Activations(each * stored, each * inputs if waits else 0.0, each * layer)
+
+
+def logits(model: Model, tokens: int, recipe: Recipe) -> float:
+    """Bytes of them, and of what the loss makes of them, where they are most."""
+    if recipe.kernels.loss == "whole":
+        return float(tokens) * model.vocab * STACKS[recipe.kernels.stack].logit
+    if recipe.kernels.loss == "policy":
+        return float(tokens) * min(model.vocab, WORDS) * POLICY
+    # Tokens whose loss is taken at a time, as Liger Kernel's fused cross-entropy takes it: a power of two, so that
+    # their logits are about as many as the hidden states of all tokens.
+    each = -(-tokens // -(-model.vocab // model.hidden))
+    chunk = min(tokens, 1 << max(0, each - 1).bit_length())
+    return float(chunk) * model.vocab * CHUNKED

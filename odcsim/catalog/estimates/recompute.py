@@ -21,43 +21,40 @@ def under(profile: Profile, model: Model, recompute: bool) -> Profile:
         return profile
     kept = profile.kept
     if not recompute and kept.backward != Polynomial():
-        alike = replace(
+        return replace(
             profile,
             origin=f"without recompute; {profile.origin}",
             forward=kept.forward,
             backward=kept.backward,
             forward_error=kept.forward_error,
             backward_error=kept.backward_error,
+            recompute=recompute,
+            kept=Passes(),
         )
-    else:
-        alike = _derived(profile, model)
-    return replace(alike, recompute=recompute, kept=Passes())
-
-
-def _derived(profile: Profile, model: Model) -> Profile:
-    words = ("without", "with") if profile.recompute else ("with", "without")
+    # Of a fit of whole microbatches the head is in the layers, and it is not computed again.
+    whole = profile.head == Polynomial()
+    head = (model.head_forward(1.0) + model.head_backward(1.0)) / model.layers if whole else 0.0
+    linear, below_linear = (_factor(profile, model, 1.0, 0.0, other) for other in (head, 0.0))
+    quadratic = _factor(profile, model, 0.0, 1.0, 0.0)
     below = profile.below
+    words = ("without", "with") if profile.recompute else ("with", "without")
     return replace(
         profile,
         fidelity="extrapolated",
         origin=f"{words[0]} recompute, derived by FLOPs from seconds {words[1]} it; {profile.origin}",
-        backward=_changed(profile.backward, profile, model, whole=profile.head == Polynomial()),
-        below=replace(below, backward=_changed(below.backward, profile, model, whole=False)),
+        backward=_times(profile.backward, linear, quadratic),
+        below=replace(below, backward=_times(below.backward, below_linear, quadratic)),
         low=profile.low / WIDER,
         high=profile.high * WIDER,
+        recompute=recompute,
+        kept=Passes(),
     )
 
 
-def _changed(backward: Polynomial, profile: Profile, model: Model, *, whole: bool) -> Polynomial:
-    """`whole`: of a fit of whole microbatches the head is in the layers, and it is not computed again."""
-    head = (model.head_forward(1.0) + model.head_backward(1.0)) / model.layers if whole else 0.0
-    linear, quadratic = _factor(profile, model, 1.0, 0.0, head), _factor(profile, model, 0.0, 1.0, 0.0)
+def _times(of: Polynomial, linear: float, quadratic: float) -> Polynomial:
+    """A constant and a floor with the matmuls, what each sample brings with attention."""
     return Polynomial(
-        linear * backward.constant,
-        linear * backward.linear,
-        quadratic * backward.quadratic,
-        quadratic * backward.sample,
-        linear * backward.floor,
+        linear * of.constant, linear * of.linear, quadratic * of.quadratic, quadratic * of.sample, linear * of.floor
     )
 
 
@@ -68,5 +65,5 @@ def _factor(profile: Profile, model: Model, tokens: float, squares: float, other
     backward = model.layer_backward(tokens, squares, recompute=profile.recompute)
     if not backward:
         return 1.0
-    held = (forward + backward + other) * backward / (forward + backward)
-    return 1 + (-forward if profile.recompute else forward) / held
+    own = (forward + backward + other) * backward / (forward + backward)
+    return 1 + (-forward if profile.recompute else forward) / own

@@ -4,7 +4,6 @@ FLOPs are those of odcsim.model, to the last one. Bytes are passes over tensors 
 what it fuses. A backward moves twice what its forward does.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from odcsim.model import BYTES_BF16, BYTES_FP32, Model
@@ -110,82 +109,73 @@ OPTIMIZERS = {
 SCORES = {"eager": 3.0}
 
 
+# What on-demand adds to every minibatch on the host and moves no bytes: the engine's own, to settle, to publish and to
+# meet again, and for each unit; 2 or 4 devices make little difference. `docs/studies/own_price.py` measures it, of
+# processes that share memory on a CPU (docs/engine/measured.md). Beside a GPU nobody has: the same Python runs there.
+# Stock collectives have none of it.
+OWN, OWN_UNIT = 8e-4, 2e-4
+OWN_ORIGIN = "the engine's host work, measured with processes of a CPU and not beside a GPU"
+
+
+def own_seconds(model: Model) -> float:
+    """Of on-demand and a minibatch, beside what moves bytes."""
+    return OWN + OWN_UNIT * (model.layers + 1)
+
+
 def matmuls(model: Model) -> tuple[Matmul, ...]:
     """Every matmul of one layer."""
+    hidden, values, wide = model.hidden, model.value_dim or model.head_dim, model.heads * model.head_dim
+    if not model.latent_rank:
+        queries = (2 if model.gated else 1) * wide
+        attention = [(hidden, queries + model.kv_heads * (model.head_dim + values))]
+    else:
+        attention = [(hidden, model.query_rank)] if model.query_rank else []
+        attention += [
+            (model.query_rank or hidden, wide),
+            (hidden, model.latent_rank + model.rotary_dim),
+            (model.latent_rank, model.heads * (model.head_dim - model.rotary_dim + values)),
+        ]
+    attention.append((model.heads * values, hidden))
     softmax = (model.layers - model.linear_layers) / model.layers
-    attention = [Matmul(m.inner, m.outer, m.times * softmax) for m in _attention(model)]
+    every = [Matmul(inner, outer, softmax) for inner, outer in attention]
     if model.linear_layers:
-        attention.append(Matmul(model.hidden, model.linear_parameters / model.hidden, 1 - softmax))
-    return (*attention, *_mlp(model))
+        every.append(Matmul(hidden, model.linear_parameters / hidden, 1 - softmax))
+    if not model.experts:
+        return (*every, *_mlp(model, model.ffn))
+    dense = model.dense_layers / model.layers
+    every += _mlp(model, model.ffn, model.experts_active * (1 - dense), model.experts * (1 - dense))
+    if model.shared_ffn:
+        every += _mlp(model, model.shared_ffn, 1 - dense, 1 - dense)
+    every.append(Matmul(hidden, model.experts, 1 - dense, 1 - dense))  # the router
+    if dense:
+        every += _mlp(model, model.dense_ffn, dense, dense)
+    return tuple(every)
 
 
-def cast(model: Model, each: float) -> float:
-    """Bytes per token that casts move, a third for each of a layer's three matmuls: half by what it reads and half by
-    what it writes."""
-    return each / 3 / 2 * sum(m.times * (m.inner + m.outer) for m in matmuls(model))
+def _mlp(model: Model, ffn: int, times: float = 1.0, weights: float = 1.0) -> list[Matmul]:
+    """Of an MLP of this width."""
+    up = 1 if model.plain_mlp else 2
+    return [Matmul(model.hidden, ffn, times * up, weights * up), Matmul(ffn, model.hidden, times, weights)]
 
 
-def adapted(model: Model, stack: Stack) -> float:
-    """Bytes per token that adapters move beside the matmuls that they adapt, forward."""
-    inner, outer = stack.adapter
-    return BYTES_BF16 * sum(m.times * (inner * m.inner + outer * m.outer) for m in matmuls(model))
-
-
-def padded(model: Model) -> float:
+def empty_flops(model: Model) -> float:
     """Matmul FLOPs of a layer's forward that go to the empty half of experts' last tiles, whatever the tokens."""
     if not model.experts:
         return 0.0
     sparse = 1 - model.dense_layers / model.layers
-    each = sum(m.flops for m in _wide(model, model.ffn, 1.0, 1.0))
-    return sparse * model.experts * each * TILE / 2
+    return sparse * model.experts * sum(m.flops for m in _mlp(model, model.ffn)) * TILE / 2
 
 
-def _attention(model: Model) -> Iterator[Matmul]:
-    values, wide = model.value_dim or model.head_dim, model.heads * model.head_dim
-    if not model.latent_rank:
-        queries = (2 if model.gated else 1) * wide
-        yield Matmul(model.hidden, queries + model.kv_heads * (model.head_dim + values))
-    else:
-        if model.query_rank:
-            yield Matmul(model.hidden, model.query_rank)
-        yield Matmul(model.query_rank or model.hidden, wide)
-        yield Matmul(model.hidden, model.latent_rank + model.rotary_dim)
-        yield Matmul(model.latent_rank, model.heads * (model.head_dim - model.rotary_dim + values))
-    yield Matmul(model.heads * values, model.hidden)
-
-
-def _mlp(model: Model) -> Iterator[Matmul]:
-    if not model.experts:
-        yield from _wide(model, model.ffn, 1.0, 1.0)
-        return
-    dense = model.dense_layers / model.layers
-    yield from _wide(model, model.ffn, model.experts_active * (1 - dense), model.experts * (1 - dense))
-    if model.shared_ffn:
-        yield from _wide(model, model.shared_ffn, 1 - dense, 1 - dense)
-    yield Matmul(model.hidden, model.experts, 1 - dense, 1 - dense)  # the router
-    if dense:
-        yield from _wide(model, model.dense_ffn, dense, dense)
-
-
-def _wide(model: Model, ffn: int, times: float, weights: float) -> Iterator[Matmul]:
-    up = 1 if model.plain_mlp else 2
-    yield Matmul(model.hidden, ffn, times * up, weights * up)
-    yield Matmul(ffn, model.hidden, times, weights)
-
-
-def inner_width(model: Model) -> float:
-    """Of the MLP that one token goes through, averaged over layers."""
-    if not model.experts:
-        return model.ffn
-    dense = model.dense_layers / model.layers
-    return (1 - dense) * (model.experts_active * model.ffn + model.shared_ffn) + dense * model.dense_ffn
-
-
-def moved(model: Model, stack: Stack) -> float:
+def bytes_moved(model: Model, stack: Stack) -> float:
     """Bytes per token that a layer's forward moves beside its matmuls and its attention."""
     norm = LAYER_NORM if model.plain_mlp else stack.norm
     hidden = 2 * model.hidden * (norm + stack.residual)
     rotated = stack.rotary * (model.heads + model.kv_heads) * model.head_dim
-    activated = (ACTIVATION if model.plain_mlp else stack.gate) * inner_width(model)
-    sorted_out = SORTED * model.experts_active * model.hidden if model.experts else 0
-    return BYTES_BF16 * (hidden + rotated + activated + sorted_out)
+    width: float = model.ffn  # of the MLP that one token goes through, averaged over layers
+    sorting = 0.0
+    if model.experts:
+        dense = model.dense_layers / model.layers
+        width = (1 - dense) * (model.experts_active * model.ffn + model.shared_ffn) + dense * model.dense_ffn
+        sorting = SORTED * model.experts_active * model.hidden
+    activation = (ACTIVATION if model.plain_mlp else stack.gate) * width
+    return BYTES_BF16 * (hidden + rotated + activation + sorting)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from odcsim.catalog.estimates import own
+from odcsim.catalog.estimates.work import OWN_ORIGIN, own_seconds
 from odcsim.cost import GATHER_BYTES
 from odcsim.decide.diagnosis.ran import RanDeals, computed
 from odcsim.errors import InputError
@@ -77,9 +77,9 @@ def measured(
     profile = replace(
         fitted,
         fidelity="calibrated",
-        origin=f"{told}, {said}; {own.ORIGIN}",
+        origin=f"{told}, {said}; {OWN_ORIGIN}",
         timings=(*moved, *_constants(run)),
-        publish=own.seconds(model),
+        publish=own_seconds(model),
         node_transfers_included=not moved and not by_rates,
     )
     if not moved and not by_rates:

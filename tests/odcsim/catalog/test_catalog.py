@@ -2,16 +2,13 @@
 
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from odcsim import catalog
 from odcsim.catalog import fits
-from odcsim.catalog import rates as module
-from odcsim.catalog.estimates.spreads import STARTS
-from odcsim.catalog.rates import families, family_of, figures, rates, spreads
+from odcsim.catalog.estimates.rates import FILE, STARTS, families, family_of, figures, rates, spreads
 from odcsim.cluster import GPU
 from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
@@ -153,7 +150,7 @@ def test_unknown_names_are_refused_without_one_of_another_kind():
 
 
 # What GPUs reach: every GPU has a family, every figure a kind and a source, none is out of reason.
-CONTENT = tomllib.loads(Path(module.__file__).with_name("rates.toml").read_text(encoding="utf-8"))
+CONTENT = tomllib.loads(FILE.read_text(encoding="utf-8"))
 KINDS = {"fitted", "measured", "chosen", "assumed", "datasheet"}
 
 

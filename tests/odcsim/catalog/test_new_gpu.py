@@ -40,7 +40,7 @@ EDITS = {
 CODE = """
 import json
 from odcsim import catalog
-from odcsim.catalog import fits, rates
+from odcsim.catalog import fits
 from odcsim.errors import InputError
 from odcsim.recipe import recipe_of
 model = catalog.model("llama-3.1-8b")

@@ -9,8 +9,7 @@ import pytest
 
 import odcsim
 from odcsim import catalog, profile
-from odcsim.catalog.estimates.spreads import INTERVAL, kinds, together
-from odcsim.catalog.rates import spreads
+from odcsim.catalog.estimates.rates import INTERVAL, kinds, spreads, together
 from odcsim.decide.calibrate import REPEAT
 from odcsim.decide.unmeasured import SHARES
 from odcsim.fitting.fit import fit

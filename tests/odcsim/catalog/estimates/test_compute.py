@@ -11,9 +11,20 @@ from odcsim import catalog
 from odcsim import recipe as recipes
 from odcsim.catalog import fits
 from odcsim.catalog.estimates import compute
-from odcsim.catalog.estimates.spreads import FAMILY, INTERVAL, STARTS, WEIGHS, Spread, kinds, start, together, widened
-from odcsim.catalog.estimates.work import STACKS, matmuls, moved
-from odcsim.catalog.rates import family_of, rates
+from odcsim.catalog.estimates.rates import (
+    FAMILY,
+    INTERVAL,
+    STARTS,
+    WEIGHS,
+    Spread,
+    family_of,
+    kinds,
+    rates,
+    start,
+    together,
+    widen,
+)  # fmt: skip
+from odcsim.catalog.estimates.work import STACKS, bytes_moved, matmuls
 from odcsim.decide.asking import ask
 from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
@@ -51,7 +62,7 @@ def test_the_matmuls_of_a_layer_have_the_models_flops(model):
     plain, gated = (replace(model, plain_mlp=plain) for plain in (True, False))
     if not model.experts:
         assert gated.layer_parameters - plain.layer_parameters == gated.hidden * gated.ffn
-        assert moved(plain, STACKS["tuned"]) < moved(gated, STACKS["tuned"])
+        assert bytes_moved(plain, STACKS["tuned"]) < bytes_moved(gated, STACKS["tuned"])
 
 
 @pytest.mark.parametrize("model", [SMALL, LARGE])
@@ -221,11 +232,11 @@ def test_kinds_add_by_their_squares_in_any_order(spreads):
     named = list(spreads)
     found = together(spreads, named)
     assert found == pytest.approx(together(spreads, named[::-1]))
-    assert found**2 == pytest.approx(sum(widened(of) ** 2 for of in spreads.values()))
+    assert found**2 == pytest.approx(sum(widen(of) ** 2 for of in spreads.values()))
     for one in spreads.values():
-        assert one.deviation < widened(Spread(one.deviation, one.publishers + 1)) < widened(one)
+        assert one.deviation < widen(Spread(one.deviation, one.publishers + 1)) < widen(one)
         expected = one.deviation * stats.t.ppf(0.95, one.publishers + WEIGHS)
-        assert INTERVAL * widened(one) == pytest.approx(expected, rel=0.06)
+        assert INTERVAL * widen(one) == pytest.approx(expected, rel=0.06)
 
 
 def test_every_choice_of_a_kind_widens_the_interval():
@@ -235,8 +246,8 @@ def test_every_choice_of_a_kind_widens_the_interval():
     assert kinds("hopper", EXPERTS, USUAL) == ["hopper", "experts"]
     assert reach(model=EXPERTS) > reach()
     assert reach(gpu="mi355x") > reach(gpu="a100")  # which nobody ran
-    assert together({}, ["cdna4"]) == widened(start("cdna4")) == widened(Spread(FAMILY, 0))
-    assert together({}, ["experts"]) == widened(Spread(STARTS["experts"], 0))
+    assert together({}, ["cdna4"]) == widen(start("cdna4")) == widen(Spread(FAMILY, 0))
+    assert together({}, ["experts"]) == widen(Spread(STARTS["experts"], 0))
 
 
 # FLOPs of a step as MFU counts them: by hand, and as trainers that others wrote count them.

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from odcsim import catalog, compare, profile
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.catalog.estimates import recompute, scaling
+from odcsim.catalog.estimates import recompute
 from odcsim.catalog.estimates.recompute import under
-from odcsim.catalog.estimates.scaling import scaled
 from odcsim.catalog.estimates.work import HOOKS
-from odcsim.catalog.fits import estimate
+from odcsim.catalog.fits import WIDER_SCALE, estimate, scale
 from odcsim.cluster import cluster_of
 from odcsim.cost import Cost
 from odcsim.decide.asking import ask
@@ -155,15 +154,15 @@ def test_a_scaled_published_fit_keeps_the_other_published_fit_in_its_range():
     """The only two models of one family, measured on one GPU by one code, whose fits are published."""
     tokens = [4096, 16384, 65536]
     for known, wanted in ((SMALL, LARGE), (LARGE, SMALL)):
-        guess = scaled(fits.published(known.name, "a100"), known, wanted)
+        guess = scale(fits.published(known.name, "a100"), known, wanted)
         ratio = seconds(guess, tokens, wanted) / seconds(fits.published(wanted.name, "a100"), tokens, wanted)
-        assert np.all((ratio > 1 / scaling.WIDER) & (ratio < scaling.WIDER)), ratio
+        assert np.all((ratio > 1 / WIDER_SCALE) & (ratio < WIDER_SCALE)), ratio
         assert np.abs(np.log(ratio)).max() > np.log(1.1), "the range would be wider than it need be"
 
 
 def test_to_its_own_size_nothing_changes_but_the_trust_there_and_back_too():
-    same, back = scaled(SOME, SMALL, SMALL), scaled(scaled(SOME, SMALL, LARGE), LARGE, SMALL)
-    wider = {"low": SOME.low / scaling.WIDER, "high": SOME.high * scaling.WIDER}
+    same, back = scale(SOME, SMALL, SMALL), scale(scale(SOME, SMALL, LARGE), LARGE, SMALL)
+    wider = {"low": SOME.low / WIDER_SCALE, "high": SOME.high * WIDER_SCALE}
     assert same == replace(SOME, fidelity="extrapolated", origin=same.origin, **wider)
     for name in ("forward", "backward", "head", "embed"):
         mine, wanted = getattr(back, name), getattr(SOME, name)
@@ -172,7 +171,7 @@ def test_to_its_own_size_nothing_changes_but_the_trust_there_and_back_too():
 
 
 def test_what_follows_what():
-    large = scaled(SOME, SMALL, LARGE)
+    large = scale(SOME, SMALL, LARGE)
     matmuls = LARGE.layer_matmul_parameters / SMALL.layer_matmul_parameters
     for mine, its in ((large, SOME), (large.kept, SOME.kept)):
         for found, known in ((mine.forward, its.forward), (mine.backward, its.backward)):
@@ -241,7 +240,7 @@ def test_another_model_has_both_parts_scaled(saved):
     small = JOINED.model
     twice = replace(small, name="twice", layers=2 * small.layers)
     none = replace(JOINED.profile, head=Polynomial(), below=replace(JOINED.profile.below, head=Polynomial()))
-    both = replace(JOINED, profile=none), replace(JOINED, model=twice, profile=scaled(none, small, twice))
+    both = replace(JOINED, profile=none), replace(JOINED, model=twice, profile=scale(none, small, twice))
     once, grown = (usage(SCHEDULES, cost).compute for cost in both)
     np.testing.assert_allclose(grown, 2 * once, rtol=0.05)  # embeddings and roots stay
     assert cost_of("qwen2.5-3b", None, saved, DEVICES).profile.below != JOINED.profile.below

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim import catalog
-from odcsim.catalog.estimates import activations
-from odcsim.catalog.estimates.activations import chunk
-from odcsim.catalog.estimates.memory import SLACK, estimate
+from odcsim.catalog.estimates.memory import SLACK, activations, estimate, logits
 from odcsim.program import SYNCS
 from odcsim.recipe import CHOICES, Recipe
 
@@ -87,15 +85,15 @@ def test_a_whole_loss_holds_log_probabilities_and_two_gradients_in_fp32():
     """152,064 words over 3,584: 43 chunks; of 65,536 tokens each has 1,525, in a power of two 2,048. A policy's loss
     holds four copies in fp32 of some words of all tokens."""
     assert (MODEL.vocab, MODEL.hidden) == (152064, 3584)
-    assert [chunk(MODEL, tokens) for tokens in (0, 1, 43, 44, 65536)] == [0, 1, 1, 2, 2048]
-    assert activations.logits(MODEL, 65536, MEETS) == 2048 * 152064 * (2 + 4 + 2)
+    for tokens, chunk in ((0, 0), (1, 1), (43, 1), (44, 2), (65536, 2048)):
+        assert logits(MODEL, tokens, MEETS) == chunk * 152064 * (2 + 4 + 2)
     policy = MEETS.by(loss="policy")
-    assert activations.logits(MODEL, 1000, policy) == 1000 * 2048 * 16
-    assert activations.logits(replace(MODEL, vocab=100), 1000, policy) == 1000 * 100 * 16
+    assert logits(MODEL, 1000, policy) == 1000 * 2048 * 16
+    assert logits(replace(MODEL, vocab=100), 1000, policy) == 1000 * 100 * 16
     for stack, bytes_ in (("tuned", 12), ("plain", 12), ("compiled", 14)):
         whole = MEETS.by(loss="whole", stack=stack)
-        assert activations.logits(MODEL, 1000, whole) == 1000 * 152064 * bytes_
-        assert estimate(MODEL, 8, 65536, whole).logits == activations.logits(MODEL, 65536, whole)
+        assert logits(MODEL, 1000, whole) == 1000 * 152064 * bytes_
+        assert estimate(MODEL, 8, 65536, whole).logits == logits(MODEL, 65536, whole)
 
 
 def test_the_fuller_moment_counts():
@@ -145,10 +143,10 @@ def test_of_adapters_fsdp1_keeps_inputs_and_their_gradients_until_backward_is_ov
     saved = 2 * 65536 * MODEL.hidden * MODEL.layers
     for stack, times in (("tuned", 2), ("compiled", 1)):
         adapted = MEETS.by(lora=16, stack=stack)
-        own = activations.working(MODEL, 65536, 65536, adapted)
+        own = activations(MODEL, 65536, 65536, 8, adapted).layer
         assert estimate(MODEL, 8, 65536, adapted).activations - own == pytest.approx(times * saved)
-    held = [activations.held(MODEL, 65536, count, MEETS.by(lora=16)) for count in (1, 2)]
-    assert held[0] == 0 < held[1]
+    one, two = (activations(MODEL, 65536, 65536, count, MEETS.by(lora=16)).inputs for count in (1, 2))
+    assert one == 0 < two
 
 
 def test_the_layer_whose_backward_runs_by_hand():
@@ -156,11 +154,11 @@ def test_the_layer_whose_backward_runs_by_hand():
     out its output where it runs by operator."""
     around, mlp = 3 * 3584 + 2 * (28 + 4) * 128, 6 * 18944
     compiled, without = MEETS.by(stack="compiled"), MEETS.by(recompute="none", stack="compiled")
-    assert activations.working(MODEL, 1, 1, compiled) == 2 * (around + 2 * 3584 + mlp)
-    assert activations.working(MODEL, 1, 1, without) == 2 * (2 * 3584 + 3 * 18944)
-    assert activations.kept(MODEL, 1, 1, without) == 2 * 28 * (around + 3584 + 3 * 18944)
+    assert activations(MODEL, 1, 1, 8, compiled).layer == 2 * (around + 2 * 3584 + mlp)
+    assert activations(MODEL, 1, 1, 8, without).layer == 2 * (2 * 3584 + 3 * 18944)
+    assert activations(MODEL, 1, 1, 8, without).stored == 2 * 28 * (around + 3584 + 3 * 18944)
     operators = [MEETS.by(recompute="operators", stack=stack) for stack in ("tuned", "compiled")]
-    tuned, compiled = (activations.kept(MODEL, 1, 1, recipe) for recipe in operators)
+    tuned, compiled = (activations(MODEL, 1, 1, 8, recipe).stored for recipe in operators)
     assert tuned == 2 * 28 * (3584 + 28 * 128 + (28 * 128 + 4 * 128 + 18944 + 3584))
     assert tuned - compiled == 2 * 28 * 3584
 
@@ -170,9 +168,9 @@ def test_experts_hold_ten_copies_of_a_token_for_each_that_it_visits():
     in, outputs in fp32, and gradients as they come, in fp32, times the score, times the output."""
     around, inside = 3 * 2048 + 2 * (32 + 4) * 128, 3 * 8 * 768
     copies = 8 * 2048 * (1 + 2 + 1 + 2 + 2 + 2)
-    assert activations.working(MIXED, 1, 1, MEETS.by(stack="compiled")) == 2 * (around + 2 * 2048 + inside + copies)
+    assert activations(MIXED, 1, 1, 8, MEETS.by(stack="compiled")).layer == 2 * (around + 2 * 2048 + inside + copies)
     visited, more, others = (
-        activations.working(m, 1000, 1000, MEETS)
+        activations(m, 1000, 1000, 8, MEETS).layer
         for m in (MIXED, replace(MIXED, experts_active=16), replace(MIXED, experts=2 * MIXED.experts))
     )
     assert visited == others < more < 2 * visited
