@@ -7,7 +7,7 @@ a GPU one to a TOML file of the user's own.
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -143,9 +143,9 @@ def _own_gpu(path: Path) -> tuple[str, Mapping[str, Any]]:
 def gpu(name: str) -> GPU:
     """A GPU of the catalogue (case does not matter), or of a TOML file."""
     key, row = _gpu_row(name)
-    found = GPU(name=key, **_figures_of(row))
+    figures = GPU(name=key, **_figures_of(row))
     assumed = tuple(field for entry, field, *_ in _GPU_FIGURES if row[entry][1] == "assumed")
-    return replace(found, family=family_of(row.get("like", known_as(found))), assumed=assumed)
+    return replace(figures, family=family_of(row.get("like", known_as(figures))), assumed=assumed)
 
 
 def known_as(gpu: GPU) -> str:
@@ -172,29 +172,25 @@ def gpu_title(name: str) -> str:
 def gpu_figures(name: str) -> list[Figure]:
     """Every figure of a GPU."""
     _, row = _gpu_row(name)
-    return [
-        Figure(entry, row[entry][0], unit, row[entry][1], _figure_source(*row[entry][1:]))
-        for entry, _, _, unit in _GPU_FIGURES
-    ]
+    figures = []
+    for entry, _, _, unit in _GPU_FIGURES:
+        value, kind, source = row[entry]
+        where = Source(source, "", "") if kind == GIVEN else _source("gpus.toml", source)
+        figures.append(Figure(entry, value, unit, kind, where))
+    return figures
 
 
-def _figure_source(kind: str, source: str) -> Source:
-    return Source(source, "", "") if kind == GIVEN else _source("gpus.toml", source)
-
-
-def _named_models() -> Iterator[tuple[str, Mapping[str, Any]]]:
+@cache
+def _models() -> Mapping[str, Mapping[str, Any]]:
+    """Their rows by name, those of one row beside each other."""
+    rows: dict[str, Mapping[str, Any]] = {}
     for name, row in _load("models.toml")["models"].items():
-        yield name, row
-        for other in row.get("also", ()):
-            yield other, row
+        rows |= dict.fromkeys((name, *row.get("also", ())), row)
+    return rows
 
 
 def model_names() -> list[str]:
-    return [name for name, _ in _named_models()]
-
-
-def _model_row(name: str) -> Mapping[str, Any] | None:
-    return dict(_named_models()).get(name.lower())
+    return list(_models())
 
 
 def _of_hub(text: str) -> str:
@@ -206,7 +202,7 @@ def _of_hub(text: str) -> str:
         return text
     last = text.rpartition("/")[2].lower().removeprefix("deepseek-").removeprefix("c4ai-")
     for name in (last, _TUNED.sub("", last)):
-        if _model_row(name) is not None:
+        if name in _models():
             return name
     return text
 
@@ -214,13 +210,12 @@ def _of_hub(text: str) -> str:
 def model(name_or_path: str) -> Model:
     """A model of the catalogue, by its name or a hub's id, or the one that a config.json (or its folder) describes."""
     name = _of_hub(name_or_path)
-    row = _model_row(name)
+    row = _models().get(name.lower())
     if row is not None:
         shape = dict(zip(_SHAPE, row["shape"], strict=True))
         more = {"model_type": row["type"], "tie_word_embeddings": row["tied"], **row.get("more", {})}
         return from_config({**shape, **more}, name=name.lower(), where="models.toml")
-    unknown = _HUB.fullmatch(name) and not name.endswith(".json") and not os.path.exists(name)  # noqa: PTH110
-    if _is_path(name) and not unknown:
+    if _is_path(name):
         return read_config(name)
     fix = f"{hint(name.rpartition('/')[2], model_names())} (or give a path to a config.json)"
     raise InputError(f"unknown model '{_short(name)}'", fix=fix)
@@ -249,15 +244,18 @@ def _short(name: str) -> str:
 
 def model_source(name: str) -> Source | None:
     """Where a catalogue model's shape comes from; None for a path."""
-    row = _model_row(_of_hub(name))
+    row = _models().get(_of_hub(name).lower())
     return None if row is None else _source("models.toml", row["source"])
 
 
 def _is_path(text: str) -> bool:
-    """Whether somebody meant a file: it is there, or the text looks like one (so that a missing one is named)."""
+    """Whether somebody meant a file: it is there, or the text looks like one (so that a missing one is named) and like
+    no id of the hub."""
     if "\0" in text or len(text) > 4096:
         return False
-    return text.endswith(".json") or "/" in text or "\\" in text or os.path.exists(text)  # noqa: PTH110 - never raises
+    if text.endswith(".json") or os.path.exists(text):  # noqa: PTH110 - never raises
+        return True
+    return ("/" in text or "\\" in text) and _HUB.fullmatch(text) is None
 
 
 def __getattr__(name: str) -> Any:
