@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance import stock
-from odcsim.balance.balancer import Balancer, Work, assigned
+from odcsim.balance.arrival import BATCHES, FILLED, PACKED, PADDED
+from odcsim.balance.balancer import Balancer, Work
 from odcsim.balance.rules import BALANCERS as BALANCERS
 from odcsim.errors import InputError, nearest
 from odcsim.flat import Assignment, Microbatches
@@ -38,8 +38,8 @@ __all__ = [
     "weigh",
 ]
 
-STOCK = (stock.BATCHES, stock.PADDED, stock.PACKED, stock.FILLED)  # what a trainer does where nobody balances
-IN_ROWS = (stock.PACKED.name, stock.FILLED.name)  # of which a minibatch counts rows that are packed before training
+STOCK = (BATCHES, PADDED, PACKED, FILLED)  # what a trainer does where nobody balances
+IN_ROWS = (PACKED.name, FILLED.name)  # of which a minibatch counts rows that are packed before training
 _BY_NAME = {balancer.name: balancer for balancer in (*BALANCERS, *STOCK)}
 POOL = next(b.name for b in BALANCERS if b.queue)  # the one that leaves samples to a queue
 ALL = tuple(b.name for b in BALANCERS)
@@ -79,7 +79,7 @@ def balance(
     if speeds is not None and not balancer.speeds:
         known = " and ".join(f"'{b.name}'" for b in BALANCERS if b.speeds)
         raise InputError(f"'{name}' with speeds of devices", fix=f"only {known} gives fast devices more to run")
-    return assigned(balancer, Work(lengths, weights, devices, max_tokens, scenarios, speeds)).devices
+    return balancer.assign(Work(lengths, weights, devices, max_tokens, scenarios, speeds)).devices
 
 
 def pooled(
@@ -89,7 +89,7 @@ def pooled(
 
     `constant`: seconds that a microbatch takes whatever it holds.
     """
-    deal = assigned(named(POOL), Work(lengths, weights, devices, max_tokens, constant=constant))
+    deal = named(POOL).assign(Work(lengths, weights, devices, max_tokens, constant=constant))
     return deal.devices, deal.queue
 
 

@@ -41,7 +41,7 @@ class Deal:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class FlatDeal:
     """A deal by positions in the minibatch."""
 
     flat: Flat
@@ -80,35 +80,28 @@ class Balancer:
         """Whether devices come to their end with it: where their counts differ, they must not meet inside."""
         return sync.queues if self.queue else not (sync.meets and self.free_counts)
 
-
-def assigned(balancer: Balancer, work: Work) -> Assigned:
-    """What the balancer makes of a minibatch: every sample once, no microbatch over the limit."""
-    check(work)
-    if not balancer.by_cost:
-        return _in_positions(balancer.function(work), np.arange(len(work.tokens)))
-    # Sorted first, so that plans depend on what the samples are and not on where they stand in the minibatch.
-    order = heaviest_first(work.weights, work.tokens, work.scenarios) if work.order is None else work.order
-    return _in_positions(balancer.function(_sorted(work, order)), order)
+    def assign(self, work: Work) -> FlatDeal:
+        """What the balancer makes of a minibatch: every sample once, no microbatch over the limit."""
+        check(work)
+        numbers = np.arange(len(work.tokens))
+        if self.by_cost:
+            # Sorted first, so that plans depend on what the samples are and not on where they stand in the minibatch.
+            order = work.order
+            numbers = heaviest_first(work.weights, work.tokens, work.scenarios) if order is None else order
+            scenarios = None if work.scenarios is None else work.scenarios[:, numbers]
+            tokens, weights = work.tokens[numbers], work.weights[numbers]
+            work = replace(work, tokens=tokens, weights=weights, scenarios=scenarios, order=None)
+        deal = self.function(work)
+        rival = flat_of(deal.rival).numbered(numbers) if isinstance(deal.rival, Flat) or deal.rival else None
+        queue = deal.queue if isinstance(deal.queue, Flat) else flattened((deal.queue,)) if deal.queue else NOTHING
+        waiting = queue.numbered(numbers) if len(queue.sizes) else NOTHING
+        return FlatDeal(flat_of(deal.slots).numbered(numbers), waiting, rival)
 
 
 def heaviest_first(weights: Floats, tokens: NDArray[np.int64], scenarios: Floats | None = None) -> NDArray[np.int64]:
     """The order of samples: of like weight the longest first, and of like length by scenarios, where those differ."""
     ties = () if scenarios is None else tuple(-scenarios)
     return np.lexsort((*ties, -tokens, -weights))
-
-
-def _sorted(work: Work, order: NDArray[np.int64]) -> Work:
-    scenarios = None if work.scenarios is None else work.scenarios[:, order]
-    return replace(work, tokens=work.tokens[order], weights=work.weights[order], scenarios=scenarios, order=None)
-
-
-def _in_positions(deal: Deal, positions: NDArray[np.int64]) -> Assigned:
-    flat, rival = flat_of(deal.slots).numbered(positions), None
-    if isinstance(deal.rival, Flat) or deal.rival:
-        rival = flat_of(deal.rival).numbered(positions)
-    queue = deal.queue if isinstance(deal.queue, Flat) else flattened((deal.queue,)) if deal.queue else NOTHING
-    waiting = queue.numbered(positions) if len(queue.sizes) else NOTHING
-    return Assigned(flat, waiting, rival)
 
 
 def flat_of(slots: Slots | Flat) -> Flat:

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
-from odcsim.balance.partition import Floats, Held, Whole, differencing, lowest_so_far
+from odcsim.balance.partition import Floats, Ints, Shares, differencing
 from odcsim.flat import Flat
 
 Truths = NDArray[np.bool_]
@@ -42,19 +42,18 @@ def pack(
     return sorted(packed, key=lambda part: (-sum([weights[i] for i in part]), part))
 
 
-def pack_balanced(held: Held, weights: Floats, tokens: Whole, max_tokens: int, *, alike: bool = False) -> Flat:
+def pack_balanced(shares: Shares, weights: Floats, tokens: Ints, max_tokens: int, *, alike: bool = False) -> Flat:
     """The fewest microbatches of each device whose balanced split fits, heaviest first; without samples it has none.
 
     `alike`: as many on every device, and the last ones may be empty.
     """
-    held, there = _in_order(held, len(weights))
-    cost, size = np.append(weights, 0.0)[held], np.append(tokens, 0)[held]
+    shares, there, cost, size = _rows(shares, weights, tokens)
     counts = -(-size.sum(axis=1) // max_tokens)
-    where, left = np.zeros_like(held), np.flatnonzero(counts > 1)  # what is no more than the limit fits into one
+    where, left = np.zeros_like(shares), np.flatnonzero(counts > 1)  # what is no more than the limit fits into one
     if alike and len(left):
         counts[:] = counts.max()
-        left = np.arange(len(held))
-        if len(held) >= FEW:  # whoever has most tokens is asked first
+        left = np.arange(len(shares))
+        if len(shares) >= FEW:  # whoever has most tokens is asked first
             left = size.sum(axis=1).argmax(keepdims=True)
             counts[:] -= 1
             counts[left] += 1
@@ -69,22 +68,23 @@ def pack_balanced(held: Held, weights: Floats, tokens: Whole, max_tokens: int, *
         if alike and not len(left):  # whoever needs more is asked before the others
             left = np.flatnonzero(counts < counts.max())
             counts[left] = counts.max()
-    return _flat(held, there, where, np.maximum(counts, 1) if alike else counts)
+    return _flat(shares, there, where, np.maximum(counts, 1) if alike else counts)
 
 
-def _in_order(held: Held, none: int) -> tuple[Held, Truths]:
-    """Without places that all devices leave empty; and where there is a sample."""
-    held = np.sort(held, axis=1)[:, : max(1, int((held < none).sum(axis=1).max()))]
-    return held, held < none
+def _rows(shares: Shares, weights: Floats, tokens: Ints) -> tuple[Shares, Truths, Floats, Ints]:
+    """Without places that all devices leave empty; where there is a sample, what it costs, and its tokens."""
+    none = len(weights)
+    shares = np.sort(shares, axis=1)[:, : max(1, int((shares < none).sum(axis=1).max()))]
+    return shares, shares < none, np.append(weights, 0.0)[shares], np.append(tokens, 0)[shares]
 
 
-def _flat(held: Held, there: Truths, where: Whole, counts: Whole) -> Flat:
+def _flat(shares: Shares, there: Truths, where: Ints, counts: Ints) -> Flat:
     """Samples of every device, by the numbers of their microbatches on it."""
     cell = ((counts.cumsum() - counts)[:, None] + where)[there]
-    return Flat(counts, np.bincount(cell, minlength=int(counts.sum())), held[there][cell.argsort(kind="stable")])
+    return Flat(counts, np.bincount(cell, minlength=int(counts.sum())), shares[there][cell.argsort(kind="stable")])
 
 
-def _balanced(cost: Floats, size: Whole, there: Truths, max_tokens: int, count: int) -> tuple[Whole, Truths]:
+def _balanced(cost: Floats, size: Ints, there: Truths, max_tokens: int, count: int) -> tuple[Ints, Truths]:
     """The microbatch of each sample, the heaviest first, in a split of each device's samples by differencing; and on
     which devices it fits."""
     where, fits, unsure = np.zeros_like(size), np.ones(len(size), dtype=bool), np.arange(len(size))
@@ -108,7 +108,7 @@ def _balanced(cost: Floats, size: Whole, there: Truths, max_tokens: int, count: 
     return where, fits
 
 
-def _in_rows(cost: Floats, parts: int) -> tuple[Whole, Truths]:
+def _in_rows(cost: Floats, parts: int) -> tuple[Ints, Truths]:
     """What `differencing` makes of each row, a cost of 0 standing for no sample; and in which rows it is sure: in those
     without equal sums, which it tells apart by the samples in them. The plain form of Karmarkar-Karp, a state for every
     sample, takes one step of all rows at once. Rows with the most samples come first: they are the last to end.
@@ -141,7 +141,7 @@ def _in_rows(cost: Floats, parts: int) -> tuple[Whole, Truths]:
     return where, sure
 
 
-def _widest(spread: Floats, row: Whole) -> tuple[Whole, Floats]:
+def _widest(spread: Floats, row: Ints) -> tuple[Ints, Floats]:
     """The state of each row that spreads most, which is taken out, and its spread."""
     state = spread.argmax(axis=1)
     widest = spread[row, state]
@@ -155,14 +155,14 @@ def _distinct(ordered: Floats) -> Truths:
     return distinct
 
 
-def _places(order: Whole) -> Whole:
+def _places(order: Ints) -> Ints:
     """The place in its row that each value comes to."""
     places = np.empty_like(order)
     places[np.arange(len(order))[:, None], order] = np.arange(order.shape[1])
     return places
 
 
-def _ranked(cost: Floats, where: Whole, there: Truths, parts: int) -> tuple[Whole, Floats, Whole]:
+def _ranked(cost: Floats, where: Ints, there: Truths, parts: int) -> tuple[Ints, Floats, Ints]:
     """Microbatches numbered from the heaviest down, their loads in that order, and how many have a sample."""
     cell = (np.arange(len(cost))[:, None] * parts + np.minimum(where, parts - 1)).ravel()
     load = np.bincount(cell, cost.ravel(), len(cost) * parts).astype(np.float64, copy=False).reshape(-1, parts)
@@ -171,15 +171,14 @@ def _ranked(cost: Floats, where: Whole, there: Truths, parts: int) -> tuple[Whol
     return np.take_along_axis(_places(order), where, axis=1), np.take_along_axis(load, order, axis=1), used.sum(axis=1)
 
 
-def pack_fewest(held: Held, weights: Floats, tokens: Whole, max_tokens: int) -> Flat:
+def pack_fewest(shares: Shares, weights: Floats, tokens: Ints, max_tokens: int) -> Flat:
     """The fewest microbatches of each device that the limit lets us find, heaviest first.
 
     The right one wherever a microbatch costs something by itself. Counts start at tokens / limit and grow until one of
     two packings fits: each sample into the lightest microbatch with room (alike in cost), or into the fullest (best
     fit, which wastes least). `pack_balanced` asks only for the balanced split, and so needs more of them.
     """
-    held, there = _in_order(held, len(weights))
-    cost, size = np.append(weights, 0.0)[held], np.append(tokens, 0)[held]
+    shares, there, cost, size = _rows(shares, weights, tokens)
     count = -(-size.sum(axis=1) // max_tokens)
     where, fits = _place(cost, size, count, max_tokens)
     left = np.flatnonzero(~fits)
@@ -193,10 +192,10 @@ def pack_fewest(held: Held, weights: Floats, tokens: Whole, max_tokens: int) -> 
             where[left[fits]] = placed[fits]
             left = left[~fits]
     rank, _, used = _ranked(cost, where, there, int(where.max()) + 1)
-    return _flat(held, there, rank, used)
+    return _flat(shares, there, rank, used)
 
 
-def _place(cost: Floats, size: Whole, count: Whole, max_tokens: int, *, fullest: bool = False) -> tuple[Whole, Truths]:
+def _place(cost: Floats, size: Ints, count: Ints, max_tokens: int, *, fullest: bool = False) -> tuple[Ints, Truths]:
     """Samples one after the other into the fullest or the lightest microbatch with room; and whether all found one."""
     rows = np.arange(len(size))
     used = np.where(np.arange(count.max(initial=1)) < count[:, None], 0, max_tokens + 1)
@@ -214,7 +213,7 @@ def _place(cost: Floats, size: Whole, count: Whole, max_tokens: int, *, fullest:
     return where, fits
 
 
-def lightest_with_room(weights: Floats, tokens: Whole, max_tokens: int, parts: int) -> tuple[Whole, Floats] | None:
+def lightest_with_room(weights: Floats, tokens: Ints, max_tokens: int, parts: int) -> tuple[Ints, Floats] | None:
     """Each sample, heaviest first, into the lightest part that has room for it: the part of each, and what parts weigh.
     None where a sample finds no room.
 
@@ -228,7 +227,7 @@ def lightest_with_room(weights: Floats, tokens: Whole, max_tokens: int, parts: i
         order = np.lexsort((used, loads))
         block, size = weights[at : at + parts], tokens[at : at + parts]
         before = loads[order[: len(block)]]
-        second = before[1:] >= lowest_so_far(before + block)[:-1]
+        second = before[1:] >= np.minimum.accumulate(before + block)[:-1]
         full = used[order[: len(block)]] + size > max_tokens
         count = int(second.argmax()) + 1 if second.any() else len(block)
         count = min(count, int(full.argmax())) if full.any() else count

@@ -15,38 +15,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Held = NDArray[np.int64]
+Ints = NDArray[np.int64]
+Shares = NDArray[np.int64]
 State = list[tuple[float, list[int]]]  # of differencing: sums of parts and the samples in them, the lightest first
 FEW = 64  # samples of a run that are looked at first
 KINDS, ALIKE = 48, 12  # speeds that are told apart one by one at most, and so many ranges of them where they are more
 
 
-def hold(owner: Whole, devices: int) -> Held:
-    """What each device holds, heaviest first, given the device of each sample; the last slot is empty everywhere."""
+def shares_of(owner: Ints, devices: int) -> Shares:
+    """Those of devices, heaviest first, given the device of each sample; the last slot is empty everywhere."""
     samples = len(owner)
-    order, counts = ordered(owner, devices), np.bincount(owner, minlength=devices)
-    held = np.full((devices, int(counts.max()) + 1), samples)
-    held[owner[order], np.arange(samples) - np.repeat(counts.cumsum() - counts, counts)] = order
-    return held
+    order, counts = order_of(owner, devices), np.bincount(owner, minlength=devices)
+    shares = np.full((devices, int(counts.max()) + 1), samples)
+    shares[owner[order], np.arange(samples) - np.repeat(counts.cumsum() - counts, counts)] = order
+    return shares
 
 
-def ordered(values: Whole, end: int) -> Whole:
+def order_of(values: Ints, end: int) -> Ints:
     """Places by their values, all from 0 and below the end. (Of short numbers numpy sorts digits.)"""
     return values.astype(np.uint16 if end <= 1 << 16 else np.int64).argsort(kind="stable")
 
 
-def laid(groups: list[list[int]], samples: int) -> Held:
+def as_array(groups: list[list[int]], samples: int) -> Shares:
     """Lists of what devices hold as an array."""
     counts = np.fromiter(map(len, groups), np.int64, len(groups))
-    held = np.full((len(groups), int(counts.max())), samples)
-    held[np.arange(held.shape[1]) < counts[:, None]] = np.fromiter(chain.from_iterable(groups), np.int64)
-    return held
+    shares = np.full((len(groups), int(counts.max())), samples)
+    shares[np.arange(shares.shape[1]) < counts[:, None]] = np.fromiter(chain.from_iterable(groups), np.int64)
+    return shares
 
 
-def listed(held: Held, samples: int) -> list[list[int]]:
+def as_lists(shares: Shares, samples: int) -> list[list[int]]:
     """And as lists again."""
-    return [[i for i in row if i < samples] for row in held.tolist()]
+    return [[i for i in row if i < samples] for row in shares.tolist()]
 
 
 def lower_bound(weights: Floats, devices: int) -> float:
@@ -62,7 +62,7 @@ def lower_bound(weights: Floats, devices: int) -> float:
     return float(max(total[-1] / devices, heaviest[0], together.max(initial=0.0)))
 
 
-def longest_first(weights: Floats, devices: int) -> Held:
+def longest_first(weights: Floats, devices: int) -> Shares:
     """Longest processing time first (LPT): each sample to the device with the least so far.
 
     The right start for many devices, and where the cost model may be wrong: devices hold a few long samples and many
@@ -78,19 +78,13 @@ def longest_first(weights: Floats, devices: int) -> Held:
     while at < len(weights):
         order = loads.argsort(kind="stable")
         before, block = loads[order], weights[at : at + devices]
-        after = lowest_so_far(before[: len(block)] + block)
+        after = np.minimum.accumulate(before[: len(block)] + block)
         second = before[1 : len(block)] > after[:-1]
         count = int(second.argmax()) + 1 if second.any() else len(block)
         owner[at : at + count] = order[:count]
         loads[order[:count]] += block[:count]
         at += count
-    return hold(owner, devices)
-
-
-def lowest_so_far(values: NDArray[Any]) -> NDArray[Any]:
-    """Of each place the lowest value up to it."""
-    lowest: NDArray[Any] = np.minimum.accumulate(values)
-    return lowest
+    return shares_of(owner, devices)
 
 
 def differencing(weights: list[float], parts: int) -> list[list[int]]:
@@ -134,7 +128,7 @@ def differencing(weights: list[float], parts: int) -> list[list[int]]:
     return [samples for _, samples in heap[0][2]]
 
 
-def differencing_equal(weights: Floats, parts: int) -> Held:
+def differencing_equal(weights: Floats, parts: int) -> Shares:
     """Karmarkar-Karp into parts of equal counts (within one), each in the order in which samples came to it.
 
     The right one where every device must hold as many samples as the others. Each `parts` samples in a row are one
@@ -150,7 +144,7 @@ def differencing_equal(weights: Floats, parts: int) -> Held:
     return np.stack(list(_columns(heap[0].origin, parts)), axis=1)
 
 
-def differencing_many(weights: Floats, parts: int) -> Held:
+def differencing_many(weights: Floats, parts: int) -> Shares:
     """What `differencing` finds, quicker for hundreds of parts and no more parts than samples.
 
     A run of samples that one state takes one after the other is taken at once, for as long as none of its parts would
@@ -177,7 +171,7 @@ def differencing_many(weights: Floats, parts: int) -> Held:
     owner = np.empty(count + 1, dtype=np.int64)
     for column in _columns(heap[0].origin, parts):
         owner[column] = np.arange(parts)
-    return hold(owner[:count], parts)
+    return shares_of(owner[:count], parts)
 
 
 class Wide(NamedTuple):
@@ -187,7 +181,7 @@ class Wide(NamedTuple):
     spread: float  # the widest is taken first, and of equal ones the one that was made last
     turn: int
     sums: Floats  # of parts, the lightest first
-    first: Whole  # sample of each, by which equal sums are told apart
+    first: Ints  # sample of each, by which equal sums are told apart
     origin: Any
 
 
@@ -217,12 +211,12 @@ def _run(sums: Floats, weights: Floats, beside: float) -> int:
         return run
     before = sums[: len(weights)]
     after = before + weights
-    low, high = lowest_so_far(after)[:-1], np.maximum(sums[-1], -lowest_so_far(-after))[:-1]
+    low, high = np.minimum.accumulate(after)[:-1], np.maximum(sums[-1], -np.minimum.accumulate(-after))[:-1]
     ends = (before[1:] >= low) | (high - before[1:] < weights[1:]) | (weights[1:] <= beside)
     return int(ends.argmax()) + 1 if ends.any() else len(weights)
 
 
-def _columns(origin: Any, parts: int) -> Iterator[Whole]:
+def _columns(origin: Any, parts: int) -> Iterator[Ints]:
     """A sample of each part, row after row."""
     left = [(origin, np.arange(parts))]
     while left:
@@ -234,7 +228,7 @@ def _columns(origin: Any, parts: int) -> Iterator[Whole]:
             yield origin[part]
 
 
-def earliest(weights: Floats, speeds: Floats) -> Held:
+def earliest(weights: Floats, speeds: Floats) -> Shares:
     """Each sample to the device that would be done with it first, where devices are not alike.
 
     Of devices as fast as each other (or nearly so, where speeds are many) one that is done first is asked for all.
@@ -257,4 +251,4 @@ def earliest(weights: Floats, speeds: Floats) -> Held:
         heapreplace(queues[k], (first, slow, device))
         tops[k] = queues[k][0]
         owner.append(device)
-    return hold(np.array(owner), len(speeds))
+    return shares_of(np.array(owner), len(speeds))

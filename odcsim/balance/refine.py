@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from odcsim.balance.partition import Floats, Held, Whole, lower_bound
+from odcsim.balance.partition import Floats, Ints, Shares, lower_bound
 
 MANY = 24  # devices from which on arrays are quicker
 CLOSE = 5e-4  # of the mean load or of the lower bound: less is far below the error of any cost model
@@ -36,7 +36,7 @@ def scenarios(linear: Floats, quadratic: Floats) -> Floats:
     return weights
 
 
-def guessed(weights: Floats, lengths: Whole) -> Floats:
+def guess(weights: Floats, lengths: Ints) -> Floats:
     """The same from sums alone: the quadratic part is what fits them best as a s + b s^2.
 
     Weights that grow no faster than lengths have no such part, and all scenarios are alike.
@@ -56,52 +56,52 @@ def in_bounds(weights: Floats, devices: int) -> Floats:
     return scaled
 
 
-def even_out(held: Held, weights: Floats) -> Held:
+def even_out(shares: Shares, weights: Floats) -> Shares:
     """The same samples with a lesser (never a greater) spread of loads; `weights` run from the heaviest sample down.
 
     Two loads come closer with each trade, so the sum of all squared falls and no state returns. Counts that are equal
     stay so: a device gives a sample for nothing only where it has more than the other.
     """
-    close = CLOSE * sum(weights.tolist()) / len(held)
-    paired = _in_pairs(held.copy(), weights, close) if len(held) >= MANY else held
+    close = CLOSE * sum(weights.tolist()) / len(shares)
+    paired = _in_pairs(shares.copy(), weights, close) if len(shares) >= MANY else shares
     return _one_by_one(np.sort(paired, axis=1), weights, close)
 
 
-def _in_pairs(held: Held, weights: Floats, close: float) -> Held:
+def _in_pairs(shares: Shares, weights: Floats, close: float) -> Shares:
     """Trades of many pairs of devices at once, the heaviest with the lightest.
 
     Where the heaviest finds none, all have partners further away in the next round.
     """
-    none, width, weights = len(weights), held.shape[1], np.append(weights, 0.0)  # an empty slot weighs nothing
-    loads = weights[held].sum(axis=1)
-    pairs = max(1, min(len(held) // 2, (TRADES >> 1) // width**2))
+    none, width, weights = len(weights), shares.shape[1], np.append(weights, 0.0)  # an empty slot weighs nothing
+    loads = weights[shares].sum(axis=1)
+    pairs = max(1, min(len(shares) // 2, (TRADES >> 1) // width**2))
     turn, change = np.arange(pairs), np.empty((pairs, width, width))
     left = change.reshape(pairs, -1)  # of the gap, after each trade
-    order, idle, uneven = np.arange(len(held)), 0, bool((held == none).any())
+    order, idle, uneven = np.arange(len(shares)), 0, bool((shares == none).any())
     for _ in range(4 * ROUNDS):
         order = _lightest_first(loads, order)
         heavy, light = order[: -pairs - 1 : -1], order[(turn + (1 << idle) - 1) % pairs]
         gaps = loads[heavy] - loads[light]
         if loads[heavy[0]] <= weights[0]:
             break
-        np.subtract(weights[held[heavy]][:, :, None], weights[held[light]][:, None, :], out=change)
+        np.subtract(weights[shares[heavy]][:, :, None], weights[shares[light]][:, None, :], out=change)
         np.abs(np.subtract(gaps[:, None, None], np.multiply(change, 2, out=change), out=change), out=change)
         best = left.argmin(axis=1)
         gained = left[turn, best] < gaps - close / 8
         if uneven:
-            more = (held[heavy] < none).sum(axis=1) > (held[light] < none).sum(axis=1)
-            gained &= (held[light, best % width] < none) | more
+            more = (shares[heavy] < none).sum(axis=1) > (shares[light] < none).sum(axis=1)
+            gained &= (shares[light, best % width] < none) | more
         idle = 0 if gained[0] else idle + 1
         if idle > min(PATIENCE, pairs.bit_length()):
             break
         heavy, light, (give, take) = heavy[gained], light[gained], np.divmod(best[gained], width)
-        held[heavy, give], held[light, take] = held[light, take], held[heavy, give]
+        shares[heavy, give], shares[light, take] = shares[light, take], shares[heavy, give]
         changed = np.concatenate((heavy, light))
-        loads[changed] = weights[held[changed]].sum(axis=1)
-    return held
+        loads[changed] = weights[shares[changed]].sum(axis=1)
+    return shares
 
 
-def _lightest_first(loads: Floats, before: Whole) -> Whole:
+def _lightest_first(loads: Floats, before: Ints) -> Ints:
     """Devices by their loads, of like ones the lower number first. `before`: an order that is about right, from which
     that takes a tenth of the time where no loads are alike."""
     order = before[loads[before].argsort(kind="stable")]
@@ -109,20 +109,20 @@ def _lightest_first(loads: Floats, before: Whole) -> Whole:
     return loads.argsort(kind="stable") if (rising[1:] == rising[:-1]).any() else order
 
 
-def _one_by_one(held: Held, weights: Floats, close: float) -> Held:
+def _one_by_one(shares: Shares, weights: Floats, close: float) -> Shares:
     """The heaviest device trades with the lightest one that can relieve it; lists are made of those that trade."""
     none, listed, groups = len(weights), weights.tolist(), dict[int, list[int]]()
-    loads = added_up(held, weights)
+    loads = sums_of(shares, weights)
     if loads.max() <= max(loads.min() + close, weights[0]):
-        return held
-    ranked = sorted(zip(loads.tolist(), range(len(held)), strict=True))
+        return shares
+    ranked = sorted(zip(loads.tolist(), range(len(shares)), strict=True))
     for _ in range(STEPS + len(ranked) // 2):
         load, heavy = ranked[-1]
         if load <= max(ranked[0][0] + close, listed[0]):
             break
-        above = groups[heavy] = groups.get(heavy) or [i for i in held[heavy].tolist() if i < none]
+        above = groups[heavy] = groups.get(heavy) or [i for i in shares[heavy].tolist() if i < none]
         for other, light in ranked[: min(PARTNERS, len(ranked) - 1)]:
-            below = groups[light] = groups.get(light) or [i for i in held[light].tolist() if i < none]
+            below = groups[light] = groups.get(light) or [i for i in shares[light].tolist() if i < none]
             gap = load - other
             left, give, take = _nearest_trade(above, below, listed, gap)
             if left < gap - close / 8:
@@ -137,16 +137,16 @@ def _one_by_one(held: Held, weights: Floats, close: float) -> Held:
                 break
         else:
             break
-    width = max(held.shape[1], *map(len, groups.values()))
-    held = np.concatenate((held, np.full((len(held), width - held.shape[1]), none)), axis=1)
+    width = max(shares.shape[1], *map(len, groups.values()))
+    shares = np.concatenate((shares, np.full((len(shares), width - shares.shape[1]), none)), axis=1)
     for device, group in groups.items():
-        held[device] = group + [none] * (width - len(group))
-    return held
+        shares[device] = group + [none] * (width - len(group))
+    return shares
 
 
-def added_up(held: Held, weights: Floats) -> Floats:
+def sums_of(shares: Shares, weights: Floats) -> Floats:
     """What each device holds, one sample after the other: as lists are added up, to the last bit."""
-    return np.append(weights, 0.0)[held].cumsum(axis=1)[:, -1]
+    return np.append(weights, 0.0)[shares].cumsum(axis=1)[:, -1]
 
 
 def _nearest_trade(above: list[int], below: list[int], weights: list[float], gap: float) -> tuple[float, int, int]:
@@ -173,8 +173,8 @@ def _nearest_trade(above: list[int], below: list[int], weights: list[float], gap
 
 
 def relieve(
-    held: Held, scenarios: Floats, slow: Floats | None = None, *, most: int | None = None, rounds: int = ROUNDS
-) -> Held:
+    shares: Shares, scenarios: Floats, slow: Floats | None = None, *, most: int | None = None, rounds: int = ROUNDS
+) -> Shares:
     """Lower the heaviest device, where heavy means in its worst scenario.
 
     Scenarios are weights [scenario, sample], each in units of its own lower bound: a load of 1 cannot be beaten.
@@ -185,11 +185,11 @@ def relieve(
     than believed is helped by one that is heavy only if they cost less. The fewer devices are left to relieve, the
     more partners each has. It ends where the heaviest one finds no trade with anybody asked. `most`: relieved at once.
     """
-    held, width = held.copy(), held.shape[1]
+    shares, width = shares.copy(), shares.shape[1]
     weights = np.concatenate((scenarios, np.zeros((len(scenarios), 1))), axis=1)  # an empty slot weighs nothing
-    loads = _loads(weights, held, slow)
+    loads = _loads(weights, shares, slow)
     views = len(loads) + 1 if len(loads) > 1 else 1
-    few, turn, missed = min(len(held) // 2, most or len(held)) if width <= WIDE else 0, 0, 0
+    few, turn, missed = min(len(shares) // 2, most or len(shares)) if width <= WIDE else 0, 0, 0
     for _ in range(rounds if few else 0):
         worst = loads.max(axis=0)
         top = worst.max()
@@ -202,7 +202,7 @@ def relieve(
             rest = rest[loads[turn - 1][rest].argsort(kind="stable")]
         partners = min(len(rest) // many, max(1, TRADES // (many * width**2)))
         light = rest[: partners * many].reshape(partners, many).T
-        best = _best(held, weights, loads, heavy, light, slow)
+        best = _best(shares, weights, loads, heavy, light, slow)
         gained = best.after < worst[heavy] - GAIN
         turn, missed = (turn + 1) % views, 0 if gained[0] else missed + 1
         if missed == views:
@@ -211,27 +211,27 @@ def relieve(
             few, missed = max(1, many // FEWER), 0
         # No device takes part in two trades of a round, so all of them hold at once.
         one, other, give, take = (of[gained] for of in (heavy, best.light, best.give, best.take))
-        held[one, give], held[other, take] = held[other, take], held[one, give]
+        shares[one, give], shares[other, take] = shares[other, take], shares[one, give]
         changed = np.concatenate((one, other))
-        loads[:, changed] = _loads(weights, held[changed], None if slow is None else slow[changed])
-    return held
+        loads[:, changed] = _loads(weights, shares[changed], None if slow is None else slow[changed])
+    return shares
 
 
 class Trades(NamedTuple):
     """The best trade of each heavy device: with whom, which slots change hands, and the worse load of the two then."""
 
-    light: Whole
-    give: Whole
-    take: Whole
+    light: Ints
+    give: Ints
+    take: Ints
     after: Floats
 
 
-def _loads(weights: Floats, held: Held, slow: Floats | None) -> Floats:
-    loads: Floats = weights.take(held, axis=1).sum(axis=2)
+def _loads(weights: Floats, shares: Shares, slow: Floats | None) -> Floats:
+    loads: Floats = weights.take(shares, axis=1).sum(axis=2)
     return loads if slow is None else loads * slow
 
 
-def _best(held: Held, weights: Floats, loads: Floats, heavy: Whole, light: Whole, slow: Floats | None) -> Trades:
+def _best(shares: Shares, weights: Floats, loads: Floats, heavy: Ints, light: Ints, slow: Floats | None) -> Trades:
     """Of each heavy device with its partners [device, partner], the lightest first.
 
     Two loads a and b with a trade of x end on (a + b) / 2 ± (x - (a - b) / 2), so one distance tells both. Where one
@@ -241,13 +241,13 @@ def _best(held: Held, weights: Floats, loads: Floats, heavy: Whole, light: Whole
     Single precision is enough to choose by, and twice as quick; loads are added up in double. Pairs of devices are the
     last axis, so that numpy's inner loops are long.
     """
-    partners, width = light.shape[1], held.shape[1]
+    partners, width = light.shape[1], shares.shape[1]
     first, second = np.repeat(heavy, partners), light.ravel()
     above, below = loads.take(first, axis=1)[:, None], loads.take(second, axis=1)[:, None]
     p, q = (1.0, 1.0) if slow is None else (slow[first], slow[second])
     even = (above - below) / (p + q)
-    gives = (weights.take(held[first].T, axis=1) - even).astype(np.float32)
-    takes = weights.take(held[second].T, axis=1).astype(np.float32)
+    gives = (weights.take(shares[first].T, axis=1) - even).astype(np.float32)
+    takes = weights.take(shares[second].T, axis=1).astype(np.float32)
     after = gives[:, :, None] - takes[:, None]
     if slow is None:
         np.abs(after, out=after)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from odcsim import catalog
 from odcsim.answer import Printable
-from odcsim.balance.balancer import Assigned, Balancer, Work, assigned, heaviest_first
+from odcsim.balance.balancer import Balancer, FlatDeal, Work, heaviest_first
 from odcsim.balance.refine import scenarios
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
@@ -184,7 +184,7 @@ def assign(
     schedules, rivals, chosen = list[Schedule](), dict[int, Schedule](), named(balancer)
     known = _known(setting, chosen)
     for number, minibatch in enumerate(minibatches):
-        deal = assigned(chosen, _work(setting, chosen, minibatch, known))
+        deal = chosen.assign(_work(setting, chosen, minibatch, known))
         schedules.append(_schedule(setting, chosen, minibatch, deal))
         if exactly and deal.rival is not None:
             rivals[number] = _schedule(setting, chosen, minibatch, replace(deal, flat=deal.rival))
@@ -200,7 +200,7 @@ def _work(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str
     return replace(work, scenarios=scenarios(linear, quadratic)) if balancer.scenarios else work
 
 
-def _schedule(setting: Setting, balancer: Balancer, drawn: Drawn, deal: Assigned) -> Schedule:
+def _schedule(setting: Setting, balancer: Balancer, drawn: Drawn, deal: FlatDeal) -> Schedule:
     schedule = drawn.unassigned.dealt(drawn.opened(deal.flat), drawn.opened(deal.waiting))
     return balancer.pads(schedule, setting.limit) if balancer.pads else schedule
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from odcsim.balance.balancer import Deal, Work
 from odcsim.balance.pack import fewest, pack
-from odcsim.balance.partition import differencing_equal, listed
+from odcsim.balance.partition import as_lists, differencing_equal
 from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings
 from odcsim.neighbours.packing import Rows
 from odcsim.schedule import Schedule
@@ -54,7 +54,7 @@ def differenced(work: Work, linear: int, quadratic: int) -> Deal:
     order = sorted(range(len(tokens)), key=lambda i: (-tokens[i], i))
     lengths = [tokens[i] for i in order]
     weights = [float(linear * length + quadratic * length * length) for length in lengths]
-    groups = listed(differencing_equal(np.array(weights), work.devices), len(weights))
+    groups = as_lists(differencing_equal(np.array(weights), work.devices), len(weights))
     rows = _in_microbatches(groups, weights, lengths, work.max_tokens)
     return Deal([[[order[i] for i in row] for row in of_device] for of_device in rows])
 
@@ -68,7 +68,7 @@ def dealt_once(step: Sequence[Schedule], devices: int, limit: int) -> list[Sched
     lengths = np.array([n for schedule in step for n in schedule.lengths], np.int64)
     weights = (TOKEN * lengths + lengths**2).astype(np.float64).tolist()
     heavy = sorted(range(len(lengths)), key=lambda i: -weights[i])
-    parts = listed(differencing_equal(np.array([weights[i] for i in heavy]), devices), len(heavy))
+    parts = as_lists(differencing_equal(np.array([weights[i] for i in heavy]), devices), len(heavy))
     rising = [sorted((heavy[i] for i in part), key=lambda i: (weights[i], i)) for part in parts]
     shares = [share[::2] + share[1::2][::-1] for share in rising]
     tokens, each = lengths.tolist(), len(lengths) // devices // len(step)

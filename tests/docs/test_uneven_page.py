@@ -9,8 +9,8 @@ import scripts
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odcsim.balance.arrival import batches
 from odcsim.balance.balancer import Work
-from odcsim.balance.stock import batches
 
 PAGE = (scripts.ROOT / "docs/uneven.md").read_text(encoding="utf-8")
 study = scripts.load("docs/studies/uneven.py")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from odcsim.balance import BALANCERS, balance, plan, pooled
 from odcsim.balance.partition import earliest, lower_bound
-from odcsim.balance.refine import FACTORS, guessed, in_bounds, scenarios
+from odcsim.balance.refine import FACTORS, guess, in_bounds, scenarios
 from odcsim.balance.rules import MOST, _once, equal_counts, free_counts
 
 LIMIT = 65_536
@@ -105,7 +105,7 @@ def parts(lengths):
 @given(lengths, st.floats(0.01, 100), st.floats(0, 100))
 def test_the_parts_are_found_in_weights_that_have_them(lengths, linear, quadratic):
     x = lengths / 32_000
-    found = guessed(linear * x + quadratic * x * x, lengths)
+    found = guess(linear * x + quadratic * x * x, lengths)
     if len(set(lengths.tolist())) > 1 and lengths.max() > 2 * lengths.min():
         assert found == pytest.approx(scenarios(linear * x, quadratic * x * x), rel=1e-4)
 
@@ -113,7 +113,7 @@ def test_the_parts_are_found_in_weights_that_have_them(lengths, linear, quadrati
 @given(st.lists(st.tuples(st.integers(1, 65_536), st.floats(0, 1e6)), min_size=1, max_size=30))
 def test_guesses_from_any_weights_stay_between_the_extremes(drawn):
     lengths, weights = (np.array(column) for column in zip(*drawn, strict=True))
-    found = guessed(weights, lengths)
+    found = guess(weights, lengths)
     assert found.shape == (len(FACTORS), len(lengths))
     for factor, row in zip(FACTORS, found, strict=True):
         low, high = sorted((weights, factor * weights), key=lambda of: of.sum())
@@ -123,7 +123,7 @@ def test_guesses_from_any_weights_stay_between_the_extremes(drawn):
 
 def test_loads_are_in_units_of_each_scenarios_bound():
     lengths = np.array([9000, 5000, 1000])  # weights by tokens have no uncertain part
-    assert guessed(lengths * 2.0, lengths) == pytest.approx(np.array([lengths * 2.0] * 2))
+    assert guess(lengths * 2.0, lengths) == pytest.approx(np.array([lengths * 2.0] * 2))
     weights = np.array([[4.0, 3.0, 2.0], [8.0, 1.0, 1.0]])
     assert in_bounds(weights, 2) == pytest.approx(weights / np.array([[5.0], [8.0]]))
 

@@ -1,7 +1,6 @@
 """What every balancer says of itself holds: whoever offers, runs or refuses balancers believes it unseen."""
 
 from dataclasses import fields, replace
-from functools import partial
 from operator import attrgetter
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from odcsim.balance import ALL, BALANCERS, NAMES, POOL, advised, named, runs_with, standing_for
-from odcsim.balance.balancer import Balancer, Work, assigned
+from odcsim.balance.balancer import Balancer, Work
 from odcsim.errors import InputError
 from odcsim.program import SYNCS, Sync
 from odcsim.schedule import Schedule, check
@@ -56,7 +55,7 @@ OTHERWISE = {  # the same work where a balancer that does not say so sees no dif
 @example(work=UNLIKE)
 def test_a_deal_is_what_the_balancer_says(balancer, work):
     """A schedule that the reader takes, and no look at what the balancer does not say that it looks at."""
-    found = assigned(balancer, work)
+    found = balancer.assign(work)
     assert len(found.devices) == work.devices
     if len(work.tokens) % work.devices == 0:
         check(Schedule.of(tuple(work.tokens.tolist()), found.devices, queue=found.queue), LIMIT, balancer.name)
@@ -64,11 +63,11 @@ def test_a_deal_is_what_the_balancer_says(balancer, work):
     assert balancer.queue or not found.queue
     for fact, other in OTHERWISE.items():
         if not getattr(balancer, fact):
-            assert shape(assigned(balancer, other(work)), work) == shape(found, work), fact
+            assert shape(balancer.assign(other(work)), work) == shape(found, work), fact
     if balancer.by_cost:  # nor at positions
         turned = np.random.default_rng(len(work.tokens)).permutation(len(work.tokens))
         other = replace(work, tokens=work.tokens[turned], weights=work.weights[turned])
-        assert shape(assigned(balancer, other), other) == shape(found, work)
+        assert shape(balancer.assign(other), other) == shape(found, work)
 
 
 def heaviest(found, work):
@@ -86,14 +85,14 @@ SHOWS = {
         or found(replace(work, seconds=lambda weight: max(1e9, weight))) != found(work)
     ),
     "queue": lambda found, work: bool(found(work).queue),
-    "even": lambda found, work: heaviest(found(work), work) < heaviest(assigned(named("native"), work), work),
+    "even": lambda found, work: heaviest(found(work), work) < heaviest(named("native").assign(work), work),
 }
 
 
 @pytest.mark.parametrize("balancer", BALANCERS, ids=lambda b: b.name)
 def test_what_a_balancer_says_of_itself_shows(balancer):
     for fact in (fact for fact in SHOWS if getattr(balancer, fact)):
-        assert any(SHOWS[fact](partial(assigned, balancer), work) for work in (LONG, SHORT, UNLIKE)), fact
+        assert any(SHOWS[fact](balancer.assign, work) for work in (LONG, SHORT, UNLIKE)), fact
 
 
 STANDS_FOR, ADVISED_FOR = attrgetter("stands_for"), attrgetter("advised_for")

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textbook import textbook
 
-from odcsim.balance.partition import differencing, differencing_equal, differencing_many, listed
+from odcsim.balance.partition import as_lists, differencing, differencing_equal, differencing_many
 
 # Small whole numbers make ties in spread common, which is where two implementations would part ways.
 weights = st.one_of(
@@ -19,10 +19,10 @@ def sums(groups, weights):
 
 
 def is_the_textbooks(weights, parts):
-    equal = listed(differencing_equal(np.array(weights), parts), len(weights))
+    equal = as_lists(differencing_equal(np.array(weights), parts), len(weights))
     free = [differencing(weights, parts)]
     if 1 < parts < len(weights):  # in arrays, too
-        free.append(listed(differencing_many(np.array(weights), parts), len(weights)))
+        free.append(as_lists(differencing_many(np.array(weights), parts), len(weights)))
     for groups, alike in ((equal, True), *((groups, False) for groups in free)):
         assert sums(groups, weights) == pytest.approx(textbook(weights, parts, equal=alike), rel=1e-12)
         assert len(groups) == parts
@@ -59,5 +59,5 @@ TIED = [
 @pytest.mark.parametrize(("tied", "expected"), TIED)
 def test_among_equal_spreads_the_state_made_last_goes_first(tied, expected):
     assert textbook(tied, 3) == expected
-    for groups in (differencing(tied, 3), listed(differencing_many(np.array(tied), 3), len(tied))):
+    for groups in (differencing(tied, 3), as_lists(differencing_many(np.array(tied), 3), len(tied))):
         assert sums(groups, tied) == expected

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from odcsim.balance import pack as packing
 from odcsim.balance.pack import _in_rows, fewest, lightest_with_room, pack, pack_balanced, pack_fewest
-from odcsim.balance.partition import hold, longest_first, lower_bound
+from odcsim.balance.partition import longest_first, lower_bound, shares_of
 
 many = settings(max_examples=150)
 LIMIT = 1000
@@ -28,7 +28,7 @@ def held(draw):
     weights = np.array(draw(st.one_of(st.just(cost(32.0 * lengths)), few, own)), float)
     order = np.lexsort((-lengths, -weights))
     owner = draw(st.lists(st.integers(0, devices - 1), min_size=size, max_size=size))
-    return hold(np.array(owner), devices), weights[order], lengths[order], LIMIT
+    return shares_of(np.array(owner), devices), weights[order], lengths[order], LIMIT
 
 
 def in_lists(*case):
@@ -63,12 +63,12 @@ def test_hardly_any_device_needs_more_than_the_least_there_is(draw):
     limit, more = 65_536, 0
     for seed in range(200):
         lengths = np.sort(draw(seed, 8))[::-1]
-        [microbatches] = in_lists(hold(np.zeros(8, dtype=int), 1), cost(lengths), lengths, limit)
+        [microbatches] = in_lists(shares_of(np.zeros(8, dtype=int), 1), cost(lengths), lengths, limit)
         more += len(microbatches) - exact(lengths.tolist(), limit)
     assert 0 <= more <= 4
     # Into the lightest with room they take four. Best fit makes 600 + 300, 800 + 200 and 300 + 500.
     lengths, weights = np.array([600, 300, 800, 300, 200, 500]), np.array([7.0, 6.0, 5.0, 4.0, 3.0, 1.0])
-    assert in_lists(hold(np.zeros(6, dtype=int), 1), weights, lengths, LIMIT) == [[[0, 1], [2, 4], [3, 5]]]
+    assert in_lists(shares_of(np.zeros(6, dtype=int), 1), weights, lengths, LIMIT) == [[[0, 1], [2, 4], [3, 5]]]
 
 
 @pytest.mark.parametrize("draw", [longalign, swe])

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim.balance import refine
-from odcsim.balance.partition import differencing, differencing_equal, hold, laid, longest_first
-from odcsim.balance.refine import MANY, _lightest_first, added_up, even_out, relieve
+from odcsim.balance.partition import as_array, differencing, differencing_equal, longest_first, shares_of
+from odcsim.balance.refine import MANY, _lightest_first, even_out, relieve, sums_of
 
 many = settings(max_examples=100)
 
@@ -34,7 +34,7 @@ def loads(held, weights):
 @many
 def test_the_worst_load_only_falls_and_no_sample_is_lost(case):
     owner, devices, weights = case
-    before = hold(owner, devices)
+    before = shares_of(owner, devices)
     assert (before[:, -1] == len(owner)).all()  # an empty slot, behind what was owned, heaviest first
     for device, row in enumerate(before):
         there = row[row < len(owner)].tolist()
@@ -51,7 +51,7 @@ def worst(*scenarios):
     sizes = [len(device) for device in scenarios[0]]
     owner = np.repeat(np.arange(len(sizes)), sizes)
     weights = np.array([[weight for device in scenario for weight in device] for scenario in scenarios])
-    return loads(relieve(hold(owner, len(sizes)), weights), weights).max()
+    return loads(relieve(shares_of(owner, len(sizes)), weights), weights).max()
 
 
 def test_trades_that_must_be_found_or_left():
@@ -81,7 +81,7 @@ def test_of_two_devices_of_unlike_speed_the_best_trade_is_made(seed, ratio):
     late = int((np.bincount(owner, scaled, 2) * slow).argmax())
     mine, theirs = ([*np.flatnonzero(owner == device), 8] for device in (late, 1 - late))
     best = min(ends(give, take) for give in mine for take in theirs)
-    found = relieve(hold(owner, 2), scaled[None], slow, rounds=1)
+    found = relieve(shares_of(owner, 2), scaled[None], slow, rounds=1)
     assert (loads(found, scaled[None]) * slow).max() == pytest.approx(max(best, 1), abs=1e-3)
 
 
@@ -120,14 +120,14 @@ def sums(held, weights):
 @many
 def test_the_range_of_loads_only_narrows_and_no_sample_is_lost(case):
     groups, weights = case
-    held = laid(groups, len(weights))
+    held = as_array(groups, len(weights))
     given_so = held.copy()
     even = even_out(held, weights)
     assert (held == given_so).all()
     before, after = sums(held, weights), sums(even, weights)
     assert after.max() <= before.max() * (1 + 1e-12)
     assert after.min() >= before.min() * (1 - 1e-12)
-    assert added_up(even, weights) == pytest.approx(after)
+    assert sums_of(even, weights) == pytest.approx(after)
     assert sorted(even[even < len(weights)]) == list(range(len(weights)))
     counts = (even < len(weights)).sum(axis=1)
     assert counts.max() - counts.min() <= (len(weights) % len(groups) > 0)
@@ -138,7 +138,7 @@ def evened(*devices):
     order = sorted(((weight, at) for at, device in enumerate(devices) for weight in device), reverse=True)
     weights = np.array([weight for weight, _ in order])
     groups = [[i for i, (_, at) in enumerate(order) if at == here] for here in range(len(devices))]
-    even = even_out(laid(groups, len(weights)), weights)
+    even = even_out(as_array(groups, len(weights)), weights)
     return sums(even, weights).tolist(), (even < len(weights)).sum(axis=1).tolist()
 
 
@@ -153,7 +153,7 @@ def test_trades_of_one_cost_that_must_be_found(others):
     weights = np.sort(cost(longalign(3, 512)))[::-1]
     rough, mean = differencing_equal(weights, 64), weights.sum() / 64
     assert sums(rough, weights).max() > 1.05 * mean
-    for held in (rough, laid(differencing(weights.tolist(), 64), 512)):
+    for held in (rough, as_array(differencing(weights.tolist(), 64), 512)):
         assert sums(even_out(held, weights), weights).max() < 1.001 * mean
 
 

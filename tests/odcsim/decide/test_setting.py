@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odcsim import InputError, Setting, Trace, ask, balance, compare, plan, profile, schedule
-from odcsim.balance.balancer import Work, assigned
+from odcsim.balance.balancer import Work
 from odcsim.balance.refine import scenarios
 from odcsim.catalog import fits
 from odcsim.decide.evaluate import evaluate
@@ -92,7 +92,7 @@ def test_a_minibatch_is_sorted_as_every_balancer_sorts_it(lengths):
     unsure = scenarios(minibatch.linear, minibatch.quadratic)
     work = Work(minibatch.lengths, minibatch.weights, 4, 20, unsure)
     for balancer in balance.BALANCERS:
-        assert assigned(balancer, replace(work, order=minibatch.order)) == assigned(balancer, work)
+        assert balancer.assign(replace(work, order=minibatch.order)) == balancer.assign(work)
 
 
 def test_a_profile_of_an_unknown_machine_with_measured_transfers_is_one_node_of_it(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.balance import NAMES
-from odcsim.balance.balancer import Work, assigned
+from odcsim.balance.balancer import Work
 from odcsim.decide import stock
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, pairs
@@ -52,7 +52,7 @@ def test_rows_are_packed_of_a_thousand_samples_at_once_and_have_no_more_than_the
 def test_what_each_of_them_keeps(of):
     """verl gives devices as many samples, NeMo RL runs its largest first, torchtitan's rows of like squares meet."""
     for balancer in FIELD:
-        devices = assigned(balancer, of).devices
+        devices = balancer.assign(of).devices
         assert len(devices) == of.devices, balancer.name
         assert sorted(i for device in devices for row in device for i in row) == list(range(len(of.tokens)))
         assert max(sum(of.tokens[i] for i in row) for device in devices for row in device) <= of.max_tokens
