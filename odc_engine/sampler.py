@@ -26,7 +26,7 @@ from torch.utils.data import Sampler
 from odcsim.balance import check_limit, digest, loss_tokens, plan, runs_with, weigh
 from odcsim.errors import InputError
 from odcsim.program import sync_named
-from odcsim.support.checked import numbers, whole_numbers
+from odcsim.support.values import numbers, whole_numbers
 
 Batch = TypeVar("Batch")
 REMEMBERED = 64  # shares that a loader may read ahead of the loop without planning them twice

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from odcsim.errors import InputError, nearest
-from odcsim.support.checked import Given
-from odcsim.support.files import reading
-from odcsim.support.whole import read_text
+from odcsim.support.inputs import read_text, reading
+from odcsim.support.values import Given
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from odcsim.errors import InputError
 from odcsim.profile import DTYPES, TRANSFERS
-from odcsim.support import form
+from odcsim.support.values import read_json, write_json
 
 FORMAT = "odcsim measurements"
 VERSION = 1
@@ -75,12 +75,12 @@ class Measurements:
 
 
 def write(measurements: Measurements, path: Path | str) -> None:
-    form.write(measurements, path, FORMAT, VERSION)
+    write_json(measurements, path, FORMAT, VERSION)
 
 
 def read(path: Path | str) -> Measurements:
     """Seconds must be above zero: a timer that saw nothing has measured nothing."""
-    measurements = form.read(Measurements, path, "measurements", FORMAT, VERSION)
+    measurements = read_json(Measurements, path, "measurements", FORMAT, VERSION)
     for name in ("compute", "transfers", "constants"):
         for i, row in enumerate(getattr(measurements, name)):
             if not timed(row.seconds):

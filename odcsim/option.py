@@ -18,7 +18,7 @@ from odcsim.support.command import rare
 from odcsim.support.numbers import SIZES, TOKENS, amount, human, whole
 
 if TYPE_CHECKING:
-    from odcsim.support.checked import Given
+    from odcsim.support.values import Given
 
 MOST = 10**12 - 1  # of any whole number
 DATA, MACHINES, BATCH, STEP, ROWS = "data", "model and GPUs", "batch", "how a step runs", "output"  # groups of the help

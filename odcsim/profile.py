@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.support import form
+from odcsim.support.values import read_json, write_json
 
 Floats = NDArray[np.float64]
 FORMAT = "odcsim profile"
@@ -179,11 +179,11 @@ class Profile:
 
 
 def write(profile: Profile, path: Path | str) -> None:
-    form.write(profile, path, FORMAT, VERSION)
+    write_json(profile, path, FORMAT, VERSION)
 
 
 def read(path: Path | str) -> Profile:
-    profile, where = form.read(Profile, path, "a profile", FORMAT, VERSION), str(path)
+    profile, where = read_json(Profile, path, "a profile", FORMAT, VERSION), str(path)
     if not 0 < profile.low <= 1 <= profile.high:
         raise InputError(f"range {profile.low} to {profile.high}", where=where, fix="low at most 1, high at least 1")
     known = [(t.kind, t.devices) for t in profile.timings]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
 from odcsim.errors import InputError, nearest
-from odcsim.support.remembered import remembered
+from odcsim.support.budget import memoize
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,7 +97,7 @@ class Step:
 
 def by_steps(function: Callable[P, R]) -> Callable[P, R]:
     """Remember what a function finds for a program."""
-    return remembered(MOST_STEPS, lambda *given: len(given[1].steps))(function)
+    return memoize(MOST_STEPS, lambda *given: len(given[1].steps))(function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def check_counts(sync: str, microbatches: tuple[int, ...], queued: int = 0, wher
         )
 
 
-@remembered(MOST_STEPS, lambda made, *_: len(made.steps))
+@memoize(MOST_STEPS, lambda made, *_: len(made.steps))
 def program(
     layers: int,
     microbatches: int,

@@ -22,7 +22,7 @@ from odcsim.support.printing import printable
 
 if TYPE_CHECKING:
     from odcsim.model import Model
-    from odcsim.support.checked import Given
+    from odcsim.support.values import Given
 
 ACCUMULATE = ("locked", "slots")
 RECOMPUTE = ("full", "operators", "layers", "none")
@@ -267,9 +267,8 @@ def read_file(path: Path | str) -> dict[str, Any]:
     """The fields that a file chooses, in TOML. Those that one command alone acts on are read for all."""
     import tomllib
 
-    from odcsim.support.checked import Given
-    from odcsim.support.files import reading
-    from odcsim.support.whole import read_text
+    from odcsim.support.inputs import read_text, reading
+    from odcsim.support.values import Given
 
     words: dict[str, Any] = {}
     with reading(path, missing="give a recipe's TOML file", expected="TOML"):

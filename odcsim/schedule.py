@@ -19,10 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from odcsim.errors import InputError
 from odcsim.flat import NOTHING, Assignment, Flat, Microbatches, flattened
 from odcsim.support import budget
-from odcsim.support.checked import Given, shown
-from odcsim.support.files import reading, replacing
-from odcsim.support.form import made
-from odcsim.support.whole import LINES, read_text
+from odcsim.support.files import replacing
+from odcsim.support.inputs import LINES, read_text, reading
+from odcsim.support.values import Given, build, shown
 from odcsim.trace import MAX_LENGTH
 
 FORMAT = "odcsim schedule"
@@ -188,7 +187,7 @@ def read(path: Path | str) -> ScheduleFile:
             raise InputError("not a schedule file", where=where, fix="write one with 'odcsim balance'")
         if (version := given.value.pop("version", None)) != VERSION:
             raise InputError(f"version {shown(version)} is not {VERSION}", where=where, fix=ANEW)
-        header = made(Header, given)
+        header = build(Header, given)
         schedules = tuple(_schedule(line, header, f"{path}:{i}") for i, line in enumerate(lines[1:], 2))
         if not schedules:
             raise InputError("holds no minibatch", where=str(path), fix=ANEW)

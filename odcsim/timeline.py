@@ -19,11 +19,9 @@ from odcsim.program import Program
 from odcsim.recipe import CHOICES, PART, Recipe, fields_of, nested
 from odcsim.schedule import Schedule
 from odcsim.support import budget
-from odcsim.support.archive import Archive
-from odcsim.support.checked import LARGEST, Given, column
 from odcsim.support.files import replacing
-from odcsim.support.form import made
-from odcsim.support.whole import check_file
+from odcsim.support.inputs import Archive, check_file
+from odcsim.support.values import LARGEST, Given, build, column
 
 __all__ = ["About", "Block", "Timeline", "read", "write"]
 
@@ -174,7 +172,7 @@ def _from_columns(columns: Any) -> Timeline:
     # An old file knows fewer of a recipe's choices: it was run with the usual ones.
     recipe = nested({"sharding": "full"} | fields_of(header))
     rest = {name: value for name, value in header.items() if name not in (*CHOICES, PART)}
-    about = made(About, Given("", rest | {"recipe": recipe}))
+    about = build(About, Given("", rest | {"recipe": recipe}))
     blocks = tuple(_block(columns, i, about) for i in range(count))
     samples, tokens = (column(columns, name, "i", fix=ANEW) for name in ("samples", "tokens"))
     numbers = np.sort(np.concatenate([b.minibatches for b in blocks])) if blocks else np.array([])

@@ -32,8 +32,7 @@ from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
-from odcsim.support.files import check_writable
-from odcsim.support.held import held
+from odcsim.support.files import check_writable, lock
 from odcsim.support.progress import progress
 
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not
@@ -71,7 +70,7 @@ def measured(survey: Survey, output: Path) -> "odcsim.Fitted":
         problem = f"cannot be made ({error.strerror})"
         raise InputError(problem, where=str(folder), fix="write to another folder") from None
     # Two runs that measure into one folder would take each other's legs, and disturb them.
-    with held(folder / "lock"):
+    with lock(folder / "lock"):
         warn_if_busy()
         every = folder / "measurements.json"
         measurements.write(taken(survey, folder), every)

@@ -16,7 +16,7 @@ from odc_engine.runs.start import check, on_devices
 from odc_engine.started import started
 from odcsim import timeline
 from odcsim.schedule import Schedule, ScheduleFile
-from odcsim.support.files import drafted
+from odcsim.support.files import draft
 from odcsim.timeline import About, Block, Timeline, padded, shortened
 
 
@@ -25,10 +25,10 @@ def run(file: ScheduleFile, job: Job, output: str, *, quiet: bool = False) -> in
     check(file, job)
     if not (quiet or job.emulate):
         warn_if_busy()
-    with drafted(Path(output)) as draft:
-        code = on_devices(job, _perform, file, job, str(draft), quiet)
+    with draft(Path(output)) as written:
+        code = on_devices(job, _perform, file, job, str(written), quiet)
         if code:
-            draft.unlink(missing_ok=True)
+            written.unlink(missing_ok=True)
     return code
 
 

@@ -15,7 +15,7 @@ from odc_engine.trainers.minibatches import Places, Portion, padded_parts
 from odc_engine.trainers.slices import padded_slices
 from odcsim.balance import check_limit, digest, plan, weigh
 from odcsim.errors import InputError
-from odcsim.support.checked import numbers, whole_numbers
+from odcsim.support.values import numbers, whole_numbers
 
 Usual = tuple[tuple[Places, ...], ...]  # of each device, the microbatches that its own loader would give it
 

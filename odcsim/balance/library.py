@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from odcsim.balance import Assignment, balance
 from odcsim.errors import InputError
-from odcsim.support.checked import as_many, numbers, refuse, whole_numbers
+from odcsim.support.values import as_many, numbers, refuse, whole_numbers
 
 # Tokens from which on a sample's attention costs more than all else: 50,004 in FLOPs for llama-3.1-8b, and 20K to 97K
 # for dense models of 0.5B to 72B that attend to everything (a test computes them). Mixtures of experts have less.

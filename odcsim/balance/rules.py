@@ -20,7 +20,7 @@ from odcsim.balance.partition import (
 )  # fmt: skip
 from odcsim.balance.refine import STEPS, even_out, guess, in_bounds, relieve, sums_of
 from odcsim.flat import Flat
-from odcsim.support.remembered import remembered
+from odcsim.support.budget import memoize
 
 MOST = 2**18  # samples of all splits that are remembered, some tens of megabytes
 CROWD = 512  # devices from which on differencing is quicker in arrays
@@ -60,7 +60,7 @@ def _key(*values: object) -> tuple[Any, ...]:
 
 
 # Splits that are asked for again: by another balancer, at another limit, for another network. For reading alone.
-_once = remembered(MOST, lambda _, *given: len(given[0]), _key)
+_once = memoize(MOST, lambda _, *given: len(given[0]), _key)
 
 
 @_once

@@ -19,7 +19,7 @@ from odcsim.catalog.hf_config import from_config, read_config
 from odcsim.cluster import GPU, read_toml
 from odcsim.errors import InputError, misspelled, nearest
 from odcsim.model import Model
-from odcsim.support.checked import Given
+from odcsim.support.values import Given
 
 if TYPE_CHECKING:
     from odcsim.catalog.fits import estimate, profile_for

@@ -18,9 +18,8 @@ from typing import Any
 
 from odcsim.errors import InputError, misspelled
 from odcsim.model import Model
-from odcsim.support.checked import Given, shown
-from odcsim.support.files import reading
-from odcsim.support.whole import read_text
+from odcsim.support.inputs import read_text, reading
+from odcsim.support.values import Given, shown
 
 LARGEST = 100_000_000  # no size in a config comes near; beyond it a figure is a slip, and byte counts stop being exact
 MOST_LAYERS = 10_000

@@ -14,9 +14,8 @@ from odcsim.neighbours.trl import PACKED
 from odcsim.reading.records import TABLES, RecordFile
 from odcsim.schedule import FORMAT, Schedule
 from odcsim.support import budget
-from odcsim.support.checked import Given
-from odcsim.support.files import reading
-from odcsim.support.whole import check_file, read_stdin, read_text
+from odcsim.support.inputs import check_file, read_stdin, read_text, reading
+from odcsim.support.values import Given
 from odcsim.trace import Trace
 
 DEEP = 4  # lists in lists: minibatches, devices, microbatches, samples

@@ -23,8 +23,8 @@ from odcsim.reading.images import images as images_of
 from odcsim.reading.tally import in_places
 from odcsim.recipe import CHOICES
 from odcsim.schedule import ScheduleFile
-from odcsim.support.checked import whole_numbers
 from odcsim.support.numbers import counted
+from odcsim.support.values import whole_numbers
 from odcsim.trace import Trace
 
 GIVEN = "plan"  # where it stands that is no file

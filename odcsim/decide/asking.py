@@ -16,7 +16,7 @@ from odcsim.decide.words import ASK
 from odcsim.errors import InputError
 from odcsim.question import FIELDS, LENGTHS, TERMS, Question, question_of
 from odcsim.reading import load
-from odcsim.support.checked import whole_numbers
+from odcsim.support.values import whole_numbers
 from odcsim.trace import Trace
 
 

@@ -24,8 +24,8 @@ from odcsim.results.metrics import PARTS, Usage
 from odcsim.results.summary import Row
 from odcsim.schedule import ScheduleFile
 from odcsim.support import tables
-from odcsim.support.checked import expect, shown
 from odcsim.support.numbers import TOKENS, counted, human
+from odcsim.support.values import expect, shown
 from odcsim.timeline import Floats, Timeline
 
 FACTORS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)  # limits to try, as multiples of the longest sample

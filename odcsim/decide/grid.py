@@ -32,9 +32,8 @@ from odcsim.program import SYNCS
 from odcsim.question import FIELDS, LENGTHS, Question
 from odcsim.recipe import KEYS as RECIPE_KEYS
 from odcsim.recipe import USUAL, fields_of, read_file, read_key
-from odcsim.support.checked import Given, shown
-from odcsim.support.files import reading
-from odcsim.support.whole import read_text
+from odcsim.support.inputs import read_text, reading
+from odcsim.support.values import Given, shown
 from odcsim.trace import Trace
 
 MOST = 1_000_000  # points: more are a slip of somebody's hand

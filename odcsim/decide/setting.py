@@ -24,7 +24,7 @@ from odcsim.profile import TRANSFERS, Profile
 from odcsim.question import Terms
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
-from odcsim.support.checked import expect
+from odcsim.support.values import expect
 from odcsim.trace import Trace
 
 

@@ -33,8 +33,8 @@ from odcsim.question import FIELDS
 from odcsim.recipe import USUAL
 from odcsim.results.metrics import PARTS
 from odcsim.results.summary import REFERENCE, Made, Row
-from odcsim.support.files import check_apart, check_writable, reading, replacing, telling
-from odcsim.support.held import held
+from odcsim.support.files import check_apart, check_writable, lock, replacing, telling
+from odcsim.support.inputs import reading
 from odcsim.support.numbers import counted
 
 REFUSED = "refused"
@@ -153,7 +153,7 @@ class Sweep:
         if not points:
             return
         lines, runs, reason = list[bytes](), False, ""
-        with held(self.path):
+        with lock(self.path):
             for rows in results(points, executor):
                 lines.append(json.dumps({"point": rows[0]["point"], "rows": rows}, allow_nan=False).encode() + b"\n")
                 reason = reason or rows[0].get(REFUSED, "")

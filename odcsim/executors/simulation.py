@@ -16,7 +16,7 @@ from odcsim.executors import analytic, taking
 from odcsim.program import Program, check_counts
 from odcsim.results import metrics
 from odcsim.schedule import Schedule, ScheduleFile
-from odcsim.support.checked import expect, shown
+from odcsim.support.values import expect, shown
 from odcsim.timeline import About, Block, Floats, Ints, Timeline, padded, shortened
 
 GROUP = 8192  # minibatches x devices at once where only their usage is wanted: their rows stay in the cache

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from odcsim.errors import InputError
-from odcsim.support.files import reading
-from odcsim.support.streamed import Streamed
-from odcsim.support.whole import text_of
+from odcsim.support.inputs import JsonStream, reading, text_of
 
 EVENTS, ABOUT = "traceEvents", "distributedInfo"
 STEP, OPTIMIZER = "ProfilerStep#", "Optimizer.step"
@@ -22,7 +20,7 @@ def read_batches(
     about: dict[str, Any] = {}
     missing, expected = "give a trace of torch.profiler", "a Chrome trace in JSON"
     with reading(path, missing=missing, expected=expected), text_of(path) as file:
-        text, found = Streamed(file, str(path)), False
+        text, found = JsonStream(file, str(path)), False
         for key in text.members() if text.peek() == "{" else ():
             if key == EVENTS and text.peek() == "[":
                 found = True

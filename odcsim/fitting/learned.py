@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from odcsim.balance.library import EVEN
 from odcsim.errors import InputError
 from odcsim.fitting.robust import MAD, solve_near
-from odcsim.support.checked import whole_numbers
+from odcsim.support.values import whole_numbers
 
 Floats = NDArray[np.float64]
 

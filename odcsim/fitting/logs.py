@@ -17,9 +17,8 @@ from odcsim.measurements import EXPECTED as SECONDS
 from odcsim.measurements import Compute, Measurements, timed
 from odcsim.model import Model
 from odcsim.recipe import USUAL, Recipe
-from odcsim.support.checked import Given
-from odcsim.support.files import reading
-from odcsim.support.whole import LINES, read_bytes
+from odcsim.support.inputs import LINES, read_bytes, reading
+from odcsim.support.values import Given
 
 EXPECTED = "columns lengths (512;1024;77) and seconds, a row for each microbatch of one device"
 MOST = 2**31  # tokens of a sample, as in schedules

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odcsim.measurements import Transfer
-from odcsim.support.checked import LARGEST
+from odcsim.support.values import LARGEST
 
 NAME, GROUP, GROUP_SIZE, SEQUENCE = "Collective name", "Process Group Name", "Group size", "Seq"
 COUNTS = ("In msg nelems", "Out msg nelems")

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from odcsim.errors import InputError
-from odcsim.support.checked import shown
-from odcsim.support.files import reading
+from odcsim.support.inputs import LINES, read_text, reading
 from odcsim.support.numbers import number
-from odcsim.support.whole import LINES, read_text
+from odcsim.support.values import shown
 
 HISTORY = "log_history"  # of Hugging Face's trainer_state.json
 TENSORBOARD = ["wall time", "step", "value"]

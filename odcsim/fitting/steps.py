@@ -13,7 +13,7 @@ from odcsim.errors import InputError
 from odcsim.fitting.step_files import LoggedRow, rows_of
 from odcsim.measurements import timed
 from odcsim.neighbours.logs import BY_HAND, CLOCKS, TRACKED, LogKeys, key_of, keys_of
-from odcsim.support.checked import LARGEST, shown
+from odcsim.support.values import LARGEST, shown
 
 UNTIMED = (
     "log the seconds of each step (Hugging Face's Trainer: --include_num_input_tokens_seen non_padding), or give the "

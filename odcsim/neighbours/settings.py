@@ -16,10 +16,9 @@ from odcsim.program import SYNCS
 from odcsim.recipe import CHOICES, KERNELS, recipe_of
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
-from odcsim.support.checked import Given
-from odcsim.support.files import reading
+from odcsim.support.inputs import read_stdin, read_text, reading
 from odcsim.support.numbers import counted
-from odcsim.support.whole import read_stdin, read_text
+from odcsim.support.values import Given
 
 GIVEN = "give what odcsim.compare or odcsim.advise gives, or a file of its JSON"
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"

@@ -10,8 +10,7 @@ from odcsim.errors import InputError
 from odcsim.fitting.step_files import holds_steps
 from odcsim.observed import held, kineto, stragglers, timelines, watched
 from odcsim.observed.run import SeenRun
-from odcsim.support.files import reading
-from odcsim.support.whole import text_of
+from odcsim.support.inputs import reading, text_of
 
 TRACES, OPERATIONS, TIMELINE, WATCHED, STEPS, SCHEDULE = "traces operations timeline watched steps schedule".split()
 WORDS = {

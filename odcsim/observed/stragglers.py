@@ -21,8 +21,8 @@ from odcsim.reading.arrays import decoded
 from odcsim.reading.batches import check_pyarrow, parquet_batches, parquet_file, sound
 from odcsim.reading.memory import PIECE
 from odcsim.support import budget
-from odcsim.support.checked import LARGEST
 from odcsim.support.numbers import counted
+from odcsim.support.values import LARGEST
 from odcsim.timeline import Floats, Ints
 
 MAGIC = b"PAR1"

@@ -13,10 +13,9 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.observed.operations import track_of
 from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
-from odcsim.support.checked import Given
-from odcsim.support.files import reading
+from odcsim.support.inputs import LINES, read_text, reading
 from odcsim.support.numbers import counted
-from odcsim.support.whole import LINES, read_text
+from odcsim.support.values import Given
 from odcsim.timeline import Floats
 
 FORMAT, VERSION = "odcsim watch", 1

@@ -12,7 +12,7 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.reading.memory import PIECE, MemoryTable, Piece, check_sizes
 from odcsim.reading.table import Table
-from odcsim.support.archive import Archive, NumpyHeader, head_of, pieces
+from odcsim.support.inputs import Archive, NumpyHeader, read_header, read_pieces
 
 
 def open_numpy(path: Path) -> Table:
@@ -29,7 +29,7 @@ def open_numpy(path: Path) -> Table:
 def _head(path: Path) -> NumpyHeader:
     """A file is not taken by its word for how much it holds."""
     with path.open("rb") as file:
-        head = head_of(file, path.name)
+        head = read_header(file, path.name)
     if min(head.shape, default=0) < 0 or head.at + head.size > path.stat().st_size:
         raise ValueError("it is cut short of the shape that it claims")
     return head
@@ -38,7 +38,7 @@ def _head(path: Path) -> NumpyHeader:
 def _rows(path: Path, head: NumpyHeader, wanted: tuple[str, ...]) -> Iterator[Piece]:
     with path.open("rb") as file:
         file.seek(head.at)
-        for piece in pieces(file, head, PIECE, path.name):
+        for piece in read_pieces(file, head, PIECE, path.name):
             yield {name: piece[name] for name in wanted} if head.dtype.names else {wanted[0]: piece}
 
 

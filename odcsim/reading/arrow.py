@@ -17,7 +17,7 @@ from odcsim.reading.memory import PIECE, MemoryTable, Piece, check_sizes
 from odcsim.reading.nested import head
 from odcsim.reading.table import Table
 from odcsim.support import budget
-from odcsim.support.whole import read_text
+from odcsim.support.inputs import read_text
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 ROWS = 512  # at a time, where texts are looked at

@@ -24,7 +24,7 @@ from odcsim.reading.table import EXACT, Columns, Table, are_whole, lengths_of, n
 from odcsim.reading.tally import Tally
 from odcsim.reading.text import open_text
 from odcsim.support import budget
-from odcsim.support.whole import check_file
+from odcsim.support.inputs import check_file
 from odcsim.trace import MAX_LENGTH, Trace
 
 OPENERS: dict[str, Callable[[Path], Table]] = {

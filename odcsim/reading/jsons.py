@@ -19,7 +19,7 @@ from odcsim.reading.table import Columns, Table, labels
 from odcsim.reading.text import opened
 from odcsim.reading.tokens import is_list
 from odcsim.support import budget
-from odcsim.support.streamed import Streamed
+from odcsim.support.inputs import JsonStream
 
 FIX = 'give one number, or one object such as {"length": 512}, per row'
 
@@ -95,7 +95,7 @@ def open_jsonl(path: Path) -> Table:
 def open_json(path: Path) -> Table:
     """An array is rows, and an object is columns."""
     with opened(path) as file:
-        first = Streamed(file, str(path)).peek()
+        first = JsonStream(file, str(path)).peek()
     if first == "[":
         found = _table(path, partial(items, path), "{}, row {}")
         return found or _refused(path, "the file holds nothing where lengths belong")
@@ -123,7 +123,7 @@ def _refused(path: Path, problem: str) -> NoReturn:
 def items(path: Path) -> Iterator[tuple[int, Any]]:
     """What is in the array of a JSON file, numbered from 1."""
     with opened(path) as file:
-        text = Streamed(file, str(path))
+        text = JsonStream(file, str(path))
         yield from enumerate(chain.from_iterable(text.array()), 1)
         text.end()
 

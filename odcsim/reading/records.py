@@ -15,7 +15,7 @@ from odcsim.reading import jsons, text
 from odcsim.reading.arrays import decoded
 from odcsim.reading.arrow import ROWS, STATE, batches, count_rows, saved_files
 from odcsim.reading.inside import said
-from odcsim.support.streamed import Streamed
+from odcsim.support.inputs import JsonStream
 
 TABLES = (".parquet", ".arrow")
 READABLE = (".jsonl", ".json", ".csv", ".tsv", *TABLES)
@@ -103,7 +103,7 @@ class RecordFile:
             if self.path.suffix.lower() == ".jsonl":
                 yield from ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
             elif self.path.suffix.lower() == ".json":
-                yield from _objects(self.path, Streamed(file, str(self.path)).peek())
+                yield from _objects(self.path, JsonStream(file, str(self.path)).peek())
             else:
                 yield from _delimited(file, self.path)
 

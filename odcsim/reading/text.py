@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from odcsim.errors import InputError
 from odcsim.reading.table import Columns, are_ids, labels
 from odcsim.support import budget
+from odcsim.support.inputs import check_lines
 from odcsim.support.numbers import number
-from odcsim.support.whole import check_lines
 
 BLOCK = 1 << 22  # bytes
 PIECE = 1 << 18  # rows

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from odcsim.errors import InputError
 from odcsim.support.files import scratch
-from odcsim.support.whole import GZIP, unpacked
+from odcsim.support.inputs import GZIP, unpack
 
 PIPE, PACKED = "-", ".gz"
 MOST = 2**33  # bytes on disk that come by a pipe
@@ -52,7 +52,7 @@ def _copy(path: Path, folder: Path) -> Path:
 
 
 def _unpacked(path: Path, copy: Path) -> Path:
-    with path.open("rb") as given, unpacked(given, path) as packed, copy.open("wb") as file:
+    with path.open("rb") as given, unpack(given, path) as packed, copy.open("wb") as file:
         shutil.copyfileobj(packed, file, 1 << 20)
     return copy
 

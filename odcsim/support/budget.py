@@ -4,19 +4,24 @@ A small file may hold very much. What can be read in pieces is read so, whatever
 refused in one line where it is more than the bound. A variable and no flag, since it has to reach whoever reads: every
 command, a notebook, the processes of a sweep, the launcher of an engine.
 
-Readers ask before they hold what they know the size of (`check`). What nobody can know before, as what a page of
-Parquet unpacks to, the system refuses (`bounded`).
+Readers ask before they read what they know the size of (`check`). What nobody can know before, as what a page of
+Parquet unpacks to, the system refuses (`bounded`). What is computed once and kept has bounds of its own (`memoize`).
 """
 
 import os
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 from odcsim.errors import InputError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 VARIABLE, USUAL = "ODCSIM_MAX_MEMORY", 2 * 10**9
 LEAST = 256 * 10**6
 LIBRARIES = 128 * 10**6  # numpy, scipy and pyarrow, which may not be loaded yet
@@ -25,6 +30,7 @@ PARSED = 32  # bytes of values that a byte of JSON or TOML may become: `[],` bec
 TOKENIZED = 400  # bytes of what a tokenizer makes of a byte of text, and as much again
 _UNITS = {"": 1} | {f"{p}{b}": 10 ** (3 * i) for i, p in enumerate("kmgt", 1) for b in ("", "b")}
 _UNITS |= {f"{p}i{b}": 1024**i for i, p in enumerate("kmgt", 1) for b in ("", "b")}
+_CLEAR: list[Callable[[], None]] = []  # of every function whose results are kept
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([a-z]*)", re.ASCII)
 
 
@@ -80,7 +86,14 @@ def bounded(where: object) -> Iterator[None]:
     """The system gives no more than the bound while the block runs, where this is the only thread of Python: another
     one's memory is none of a reader's business. Linux alone counts what a process writes to."""
     try:
-        with _limited(_allowed_here()):
+        with ExitStack() as stack:
+            if (data := _allowed_here()) is not None:
+                import resource
+
+                soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+                lower = min(limit for limit in (data, soft, hard) if limit != resource.RLIM_INFINITY)
+                stack.callback(resource.setrlimit, resource.RLIMIT_DATA, (soft, hard))
+                resource.setrlimit(resource.RLIMIT_DATA, (lower, hard))
             yield
     except MemoryError:
         raise too_much("what does not fit into memory", where) from None
@@ -105,21 +118,51 @@ def _allowed_here() -> int | None:
 
 def _now() -> tuple[int, int]:
     """Bytes of data, and what of all lies in memory."""
-    told = dict(re.findall(r"^(VmData|VmRSS):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE))
-    return 1024 * int(told["VmData"]), 1024 * int(told["VmRSS"])
+    sizes = dict(re.findall(r"^(VmData|VmRSS):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE))
+    return 1024 * int(sizes["VmData"]), 1024 * int(sizes["VmRSS"])
 
 
-@contextmanager
-def _limited(data: int | None) -> Iterator[None]:
-    if data is None:
-        yield
-        return
-    import resource
+def memoize(
+    most: int, size: Callable[..., int], key: Callable[..., Any] = lambda *given: given
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Keep the results of a function, which are for reading alone, as many as their sizes leave room for: a number of
+    entries bounds no memory. `size(result, *given)` of all that are kept comes to `most`, or to that of the last one
+    alone; the one that was asked for longest ago is forgotten first."""
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    lower = min(limit for limit in (data, soft, hard) if limit != resource.RLIM_INFINITY)
-    resource.setrlimit(resource.RLIMIT_DATA, (lower, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    def around(function: Callable[P, R]) -> Callable[P, R]:
+        known: OrderedDict[Any, tuple[R, int]] = OrderedDict()
+        total, lock = 0, threading.Lock()
+
+        @wraps(function)
+        def look_up(*given: P.args, **named: P.kwargs) -> R:
+            nonlocal total
+            about = key(*given), tuple(sorted(named.items()))
+            with lock:
+                if about in known:
+                    known.move_to_end(about)
+                    return known[about][0]
+            result = function(*given, **named)
+            with lock:
+                if about not in known:  # another thread may have come to it meanwhile
+                    known[about] = result, size(result, *given)
+                    total += known[about][1]
+                while total > most and len(known) > 1:
+                    total -= known.popitem(last=False)[1][1]
+            return result
+
+        def clear() -> None:
+            nonlocal total
+            with lock:
+                known.clear()
+                total = 0
+
+        _CLEAR.append(clear)
+        return look_up
+
+    return around
+
+
+def forget() -> None:
+    """All results that are kept, where memory has run out."""
+    for clear in _CLEAR:
+        clear()

@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from odcsim.errors import InputError
-from odcsim.support.printing import Printed, printable, silence, standing
+from odcsim.support.printing import PlainText, printable, silence, standing
 
 # What a path that somebody gave can be wrong in, wherever it is looked at.
 _PATHS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
@@ -57,59 +57,58 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         self.filled()
-        if self._doors is not None:
-            return self._all_doors(self._doors)
-        usage, told = self.usage, [(action, action.help, action.metavar) for action in self._actions]
+        below = next((a for a in self._actions if isinstance(a, argparse._SubParsersAction)), None)
+        if below is not None:  # where the rest is
+            rest = f"\n'{self.prog} {below.metavar} --help' shows the usual options, --help-all every one.\n"
+        else:
+            rest = "" if self._whole else f"\nall options: {self.prog} --help-all\n"
+        if self._doors is not None and below is not None:  # every command in a line, by what one wants
+            helps = {one.dest: one.help or "" for one in below._choices_actions}
+            wide = max(map(len, helps))
+            lines = [f"usage: {self.prog} COMMAND ...", "", fill(self.description or "", 78)]
+            for title, names in self._doors.items():
+                lines += ["", f"{title}:", *(f"  {name:{wide}}  {helps[name]}" for name in names)]
+            return "\n".join(lines) + "\n" + rest
+        usage, before = self.usage, [(action, action.help, action.metavar) for action in self._actions]
         if not self._whole:
             self.usage = fill(f"{self.prog} {self._shortest()}", 72, subsequent_indent=7 * " ", **_UNBROKEN)
             for action in self._actions:
                 _shorten(action)
         try:
-            return super().format_help() + self._examples() + self._pointer()
+            return super().format_help() + self._examples() + rest
         finally:
             self.usage = usage
-            for action, words, letter in told:
+            for action, words, letter in before:
                 action.help, action.metavar = words, letter
-
-    def _all_doors(self, doors: Mapping[str, Iterable[str]]) -> str:
-        """Every command in a line, by what one wants."""
-        told = {one.dest: one.help or "" for action in self._actions for one in getattr(action, "_choices_actions", ())}
-        wide = max(map(len, told))
-        groups = [
-            [f"{title}:", *(f"  {name:{wide}}  {told[name]}" for name in names)] for title, names in doors.items()
-        ]
-        lines = [f"usage: {self.prog} COMMAND ...", "", fill(self.description or "", 78)]
-        return "\n".join([*lines, *("\n" + "\n".join(group) for group in groups)]) + "\n" + self._pointer()
 
     def _examples(self) -> str:
         """Whole commands, broken as a shell reads them."""
-        one = len(self.examples) == 1
-        starts = [f"{'example: ' if one else '  '}{text}" for text in self.examples]
-        rows = [fill(row, 80 if len(row) < 81 else 78, subsequent_indent="    ", **_UNBROKEN) for row in starts]
-        rows = [row.replace("\n", " \\\n") for row in rows]
-        return "\n".join(["" if one else "\nexamples:", *rows]) + "\n" if rows else ""
-
-    def _pointer(self) -> str:
-        """Where the rest is."""
-        if below := next((a for a in self._actions if isinstance(a, argparse._SubParsersAction)), None):
-            return f"\n'{self.prog} {below.metavar} --help' shows the usual options, --help-all every one.\n"
-        return "" if self._whole else f"\nall options: {self.prog} --help-all\n"
+        if not self.examples:
+            return ""
+        head, start = ("\n", "example: ") if len(self.examples) == 1 else ("\nexamples:\n", "  ")
+        rows = [f"{start}{text}" for text in self.examples]
+        rows = [fill(row, 80 if len(row) < 81 else 78, subsequent_indent="    ", **_UNBROKEN) for row in rows]
+        return head + "".join(row.replace("\n", " \\\n") + "\n" for row in rows)
 
     def _shortest(self) -> str:
-        """What has to be given."""
-        places = [a for a in self._actions if not a.option_strings]
-        names = [_place(self._get_formatter(), a) for a in places]
-        names += [_asked_for(a) for a in self._actions if a.required and a.option_strings]
-        either = (g for g in self._mutually_exclusive_groups if g.required)
-        several = (" | ".join(map(_asked_for, g._group_actions)) for g in either)
-        return " ".join([*names, *(f"({some})" for some in several), "[options]"])
+        """What has to be given; a choice among many by a word."""
+        formatter, words = self._get_formatter(), []
+        for action in self._actions:
+            if not action.option_strings:
+                word = formatter._format_args(action, str(action.metavar or action.dest))
+                words.append(word if len(word) < 36 else action.dest.upper())
+        words += [_flag(a) for a in self._actions if a.required and a.option_strings]
+        for group in self._mutually_exclusive_groups:
+            if group.required:
+                words.append(f"({' | '.join(map(_flag, group._group_actions))})")
+        return " ".join([*words, "[options]"])
 
     def _add_action(self, action: Any) -> Any:
         """Whatever writes a file can be told to write over somebody else's, in whatever group it is declared."""
         super()._add_action(action)
         if action.dest in ("output", "html") and "--force" not in self._option_string_actions:
-            told = "write over a file that odcsim did not write"
-            rare(self.add_argument("--force", action="store_true", help=told))
+            over = "write over a file that odcsim did not write"
+            rare(self.add_argument("--force", action="store_true", help=over))
         return action
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -121,23 +120,17 @@ class Parser(argparse.ArgumentParser):
         """Flags that this command does not have, with the one that was meant. Those of commands below are theirs."""
         if self._subparsers is not None:
             return
+        known = self._option_string_actions
         for word in words:
             name = word.partition("=")[0]
-            if name == "--" or (name.startswith("--") and self._takes_the_rest(name)):
+            if not name.startswith("--"):
+                continue
+            starts = [flag for flag in known if flag.startswith(name)]
+            if name == "--" or any(known[flag].nargs == argparse.REMAINDER for flag in starts):  # which takes the rest
                 return
-            if name.startswith("--") and " " not in name and not self._means(name):
-                near = _nearest(name, self._option_string_actions, 0.7)
+            if " " not in name and not starts:
+                near = _nearest(name, known, 0.7)
                 self.error(f"unknown flag {name:.60}" + (f"; did you mean {near}?" if near else self._for_example()))
-
-    def _takes_the_rest(self, name: str) -> bool:
-        """Whether all words behind this flag are its own."""
-        return any(
-            a.nargs == argparse.REMAINDER for flag, a in self._option_string_actions.items() if flag.startswith(name)
-        )
-
-    def _means(self, name: str) -> bool:
-        """Whether it is a flag, or the beginning of one."""
-        return any(known.startswith(name) for known in self._option_string_actions)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """One of many is named by the nearest, not by all of them."""
@@ -167,25 +160,15 @@ def rare(action: argparse.Action) -> argparse.Action:
 
 
 def _shorten(action: argparse.Action) -> None:
-    """What the short help says of it. Many names are told as prose, which can be broken."""
-    if _left_out(action):
+    """What the short help says of it, which leaves out what is rare, and what its last line says. Many names become
+    prose, which can be broken."""
+    if getattr(action, "rare", False) or isinstance(action, argparse._HelpAction | _HelpAll):
         action.help = argparse.SUPPRESS
         return
     action.help = (action.help or "").partition("; ")[0]
     names = ", ".join(map(str, action.choices or ()))
     if action.metavar is None and len(names) > 72:
         action.help, action.metavar = f"{action.help}: {names}", action.dest.upper()
-
-
-def _left_out(action: argparse.Action) -> bool:
-    """Of the short help: what is rare, and what its last line says."""
-    return getattr(action, "rare", False) or isinstance(action, argparse._HelpAction | _HelpAll)
-
-
-def _place(formatter: argparse.HelpFormatter, action: argparse.Action) -> str:
-    """A place of a command line, by a word where its choices are many."""
-    told = formatter._format_args(action, str(action.metavar or action.dest))
-    return told if len(told) < 36 else action.dest.upper()
 
 
 def _nearest(word: str, known: Iterable[str], alike: float) -> str:
@@ -195,7 +178,7 @@ def _nearest(word: str, known: Iterable[str], alike: float) -> str:
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=alike)), "")
 
 
-def _asked_for(action: argparse.Action) -> str:
+def _flag(action: argparse.Action) -> str:
     values = f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest.upper()
     return f"{action.option_strings[0]} {action.metavar or (values if len(values) < 36 else action.dest.upper())}"
 
@@ -210,34 +193,40 @@ class _HelpAll(argparse.Action):
 def status(name: str, run: Callable[[], int | None], *failures: type[Exception]) -> int:
     """Run a command and give its exit status. What is among `failures` is told in one line too, with status 1."""
     standing()
-    told: tuple[type[Exception], ...] = (InputError, *failures)
+    failing: tuple[type[Exception], ...] = (InputError, *failures)
+    stdout: Any = PlainText(sys.stdout)
     try:
-        return _printed(run)
-    except told as error:
-        return _tell(name, str(error), 2 if isinstance(error, InputError) else 1)
+        with contextlib.redirect_stdout(stdout):
+            try:
+                return int(run() or 0)
+            finally:  # all that is printed has arrived, or is known not to, before the process ends
+                sys.stdout.flush()
+    except failing as error:
+        problem, code = str(error), 2 if isinstance(error, InputError) else 1
     except BrokenPipeError:
         silence()  # the reader of what is printed has left (`odcsim ... | head`)
         return 0
     except MemoryError as error:
-        return _tell(name, lacking(error), 1)
+        problem, code = lacking(error), 1
     except ImportError as error:
         reason = next(iter(str(error).split("\n")), "")
-        return _tell(
-            name, f"{error.name or 'a library'} cannot be loaded ({reason}); install it anew, or free memory", 1
-        )
+        problem = f"{error.name or 'a library'} cannot be loaded ({reason}); install it anew, or free memory"
+        code = 1
     except OSError as error:
-        if problem := _misplaced(error):
-            return _tell(name, problem, 2)
-        if not lacking(error):
-            raise
-        silence()
-        return _tell(name, lacking(error), 1)
+        problem, code = _misplaced(error), 2
+        if not problem:
+            problem, code = lacking(error), 1
+            if not problem:
+                raise
+            silence()
     except KeyboardInterrupt:
         print(f"{name}: stopped", file=sys.stderr)
         return 130
+    print(f"{name}: error: {printable(problem)}", file=sys.stderr)
+    return code
 
 
-def told(error: Exception) -> str:
+def line_of(error: Exception) -> str:
     """The line that a command would print for it; nothing where it is a defect of ours."""
     return str(error) if isinstance(error, InputError) else _misplaced(error) or lacking(error)
 
@@ -257,18 +246,3 @@ def lacking(error: Exception) -> str:
         return ""
     where = f"{error.filename!s:.200}: " if error.filename is not None else ""
     return f"{where}{error.strerror}; see what this machine has left"
-
-
-def _printed(run: Callable[[], int | None]) -> int:
-    """All that is printed has arrived, or is known not to, before the process ends."""
-    printed: Any = Printed(sys.stdout)
-    try:
-        with contextlib.redirect_stdout(printed):
-            return int(run() or 0)
-    finally:
-        sys.stdout.flush()
-
-
-def _tell(name: str, problem: str, code: int) -> int:
-    print(f"{name}: error: {printable(problem)}", file=sys.stderr)
-    return code

@@ -16,7 +16,7 @@ def plain(text: str, but: str = "") -> str:
     return "".join(c if c.isprintable() or c in but else ascii(c)[1:-1] for c in text)
 
 
-class Printed:
+class PlainText:
     """A stream of text. Names and notes of files may hold anything; `steers`: colours are meant to reach the terminal,
     whose text is plain already."""
 
@@ -45,10 +45,10 @@ class Printed:
         self.stream.flush()
 
 
-def colours() -> Printed:
+def colours() -> PlainText:
     """Stdout for somebody who steers the terminal and prints plain text."""
     stream = sys.stdout
-    return Printed(stream.stream if isinstance(stream, Printed) else stream, steers=True)
+    return PlainText(stream.stream if isinstance(stream, PlainText) else stream, steers=True)
 
 
 def standing() -> None:

@@ -14,27 +14,41 @@ QUIET = 60  # seconds without a line, where pieces have no names
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
     """Gives a function to call for each of `total` pieces of work that is done, with its name where it has one."""
-    with _bar(what, total) if sys.stderr.isatty() else _lines(what, total) as done:
-        yield lambda name="": done(name)
+    if sys.stderr.isatty():
+        with _bar(what, total) as done:
+            yield done
+        return
+    start, count = time.monotonic(), 0
+    last = start
+
+    def tell(name: str = "") -> None:
+        nonlocal count, last
+        count, now = count + 1, time.monotonic()
+        if name or now - last >= QUIET:
+            last, left = now, (now - start) / count * (total - count)
+            of = f"{name} done, {count}" if name else f"{count}"
+            print(f"{what}: {of} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
+
+    yield tell
 
 
 @contextmanager
 def shares(what: str) -> Iterator[Callable[[float], None]]:
     """Gives a function to call with the share of the work that is done."""
-    told = 0
+    count = 0
     with progress(what, WHOLE) as advance:
 
         def done(share: float) -> None:
-            nonlocal told
-            while told < min(WHOLE, int(share * WHOLE)):
-                told += 1
-                advance()
+            nonlocal count
+            while count < min(WHOLE, int(share * WHOLE)):
+                count += 1
+                advance("")
 
         yield done
 
 
 @contextmanager
-def _bar(what: str, total: int) -> Iterator[Callable[[str], None]]:
+def _bar(what: str, total: int) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -55,24 +69,8 @@ def _bar(what: str, total: int) -> Iterator[Callable[[str], None]]:
         _SHOWN.append(bar)
         task = bar.add_task(what, total=total)
         try:
-            yield lambda name: bar.update(task, advance=1, description=f"{what}: {name} done" if name else what)
+            yield lambda name="": bar.update(task, advance=1, description=f"{what}: {name} done" if name else what)
         finally:
             _SHOWN.pop()
             if _SHOWN:
                 bar.remove_task(task)
-
-
-@contextmanager
-def _lines(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    start, count = time.monotonic(), 0
-    told = start
-
-    def done(name: str) -> None:
-        nonlocal count, told
-        count, now = count + 1, time.monotonic()
-        if name or now - told >= QUIET:
-            told, left = now, (now - start) / count * (total - count)
-            of = f"{name} done, {count}" if name else f"{count}"
-            print(f"{what}: {of} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
-
-    yield done

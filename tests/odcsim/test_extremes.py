@@ -18,7 +18,7 @@ from odcsim.executors import des
 from odcsim.fitting import logs, robust
 from odcsim.profile import write
 from odcsim.reading import load
-from odcsim.support.archive import Archive
+from odcsim.support.inputs import Archive
 
 
 @pytest.mark.parametrize("seconds", ["1e-320", "1e-10", "1e306", "inf", "nan", "0", "-1", "1e10"])

@@ -24,8 +24,8 @@ from odcsim.errors import InputError, in_python
 from odcsim.option import Option
 from odcsim.question import FIELDS, TERMS, Question, question_of
 from odcsim.recipe import CHOICES, KEYS, RECOMPUTE, USUAL, Recipe, add_recipe, fields_of, flags, recipe_of, recipe_words
-from odcsim.support.checked import Given
 from odcsim.support.command import Parser
+from odcsim.support.values import Given
 from odcsim.trace import Trace
 
 MODEL = "r1-distill-qwen-1.5b"

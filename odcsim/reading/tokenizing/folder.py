@@ -11,8 +11,7 @@ from typing import Any
 
 from odcsim.errors import InputError
 from odcsim.reading.tokenizing.template import ChatTemplate
-from odcsim.support.files import reading
-from odcsim.support.whole import read_text
+from odcsim.support.inputs import read_text, reading
 
 MODEL, CONFIG, TEMPLATE, OTHERS = (
     "tokenizer.json",

@@ -22,7 +22,7 @@ from odcsim.errors import InputError
 from odcsim.option import AMOUNT, FROM_ZERO, TEXT
 from odcsim.question import FIELDS, LENGTHS, Question
 from odcsim.recipe import CHOICES, Recipe, recipe_of
-from odcsim.support.remembered import remembered
+from odcsim.support.budget import memoize
 from odcsim.trace import Trace
 
 ROWS = 2**22  # of lengths, and of samples drawn of them, that each kind of result remembers: some 100 MB
@@ -198,7 +198,7 @@ def _check_named(name: str, text: str) -> None:
         raise InputError(f"the {name} is a pipe or a device", where=text, fix="save what it gives to a file")
 
 
-@remembered(ROWS, lambda found, _: rows(found))
+@memoize(ROWS, lambda found, _: rows(found))
 def _setting(asked: PageQuestion) -> Setting:
     """Made once for the table, the chart and the break-even, since a limit may have to be chosen."""
     words = {f.name: getattr(asked, f.name) for f in fields(Question)} | {name: FIELDS[name].usual for name in READ}
@@ -210,6 +210,6 @@ def _setting(asked: PageQuestion) -> Setting:
     return sharding.with_limit(setting) if asked.limit is None else setting
 
 
-@remembered(ROWS, lambda found, *_: len(found.lengths))
+@memoize(ROWS, lambda found, *_: len(found.lengths))
 def _loaded(*asked: Any) -> Trace:
     return lengths_of(Question(**dict(zip(LENGTHS, asked, strict=True))))

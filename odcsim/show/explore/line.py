@@ -5,9 +5,9 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from odcsim.support.command import told
+from odcsim.support.budget import forget
+from odcsim.support.command import line_of
 from odcsim.support.printing import printable
-from odcsim.support.remembered import forget
 
 T = TypeVar("T")
 LETTERS = 500
@@ -21,7 +21,7 @@ def or_line(answer: Callable[[], T], instead: Callable[[str], T]) -> T:
     except Exception as error:
         if isinstance(error, MemoryError):
             forget()  # so that the next question has room
-        if not (line := told(error)):
+        if not (line := line_of(error)):
             traceback.print_exc(file=sys.stderr)
             line = f"{type(error).__name__}: {OURS}"
         return instead(printable(line)[:LETTERS])

@@ -17,7 +17,7 @@ from odcsim.say.comparison_words import advice, headline
 from odcsim.schedule import ScheduleFile
 from odcsim.show.explore.controls import ROWS, PageQuestion, rows
 from odcsim.show.pages import report as pages
-from odcsim.support.remembered import remembered
+from odcsim.support.budget import memoize
 
 PLANNED = 2**18  # samples of plans that are remembered, each by some ten balancers: some 300 MB
 MOST = 16  # devices of a chart that follows a slider
@@ -48,7 +48,7 @@ class Reply:
         return self.decision.chosen.name
 
 
-@remembered(ROWS, lambda found, _: rows(found.comparison.setting))
+@memoize(ROWS, lambda found, _: rows(found.comparison.setting))
 def reply(asked: PageQuestion) -> Reply:
     """What a price changes is its dollars alone, and epochs no row."""
     found, price = _compared(asked.bare), asked.price
@@ -57,7 +57,7 @@ def reply(asked: PageQuestion) -> Reply:
     return Reply(comparison, decide(comparison))
 
 
-@remembered(ROWS, lambda found, _: rows(found.setting))
+@memoize(ROWS, lambda found, _: rows(found.setting))
 def _compared(asked: PageQuestion) -> Comparison:
     """Without what takes long and is never recommended here: a shared queue."""
     setting = asked.setting
@@ -79,7 +79,7 @@ def drawn(asked: PageQuestion) -> int:
     return asked.minibatches * asked.share * asked.devices
 
 
-@remembered(PLANNED, lambda *given: drawn(given[1]))
+@memoize(PLANNED, lambda *given: drawn(given[1]))
 def _plans(*_of: Any) -> dict[str, ScheduleFile]:
     """By balancer, of the last questions, limits and minibatches: how many, and the first of them."""
     return {}
@@ -100,7 +100,7 @@ def break_even(asked: PageQuestion) -> str:
     return _broken_even(asked.bare)
 
 
-@remembered(ROWS, lambda *_: 1)
+@memoize(ROWS, lambda *_: 1)
 def _broken_even(asked: PageQuestion) -> str:
     setting = asked.setting
     known = plans(setting, lambda *given: _planned(asked, *given))  # which no network changes

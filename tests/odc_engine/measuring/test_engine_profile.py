@@ -23,7 +23,7 @@ from odcsim.catalog.fits import estimate
 from odcsim.errors import InputError
 from odcsim.recipe import Recipe
 from odcsim.schedule import Header, ScheduleFile
-from odcsim.support.held import held
+from odcsim.support.files import lock
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_what_most_hangs_on_is_measured_from_the_first_leg_to_the_last():
 def test_two_runs_do_not_measure_into_one_folder(machine, tmp_path):
     folder = partial(tmp_path / "me.json")
     folder.mkdir()
-    with held(folder / "lock"), pytest.raises(InputError):
+    with lock(folder / "lock"), pytest.raises(InputError):
         measured(SURVEY, tmp_path / "me.json")
     assert machine == []
     assert list(folder.iterdir()) == []

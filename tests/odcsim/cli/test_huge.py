@@ -11,7 +11,7 @@ from every_command import commands, main, name_of
 from odcsim import schedule
 from odcsim.option import Option
 from odcsim.program import MOST_STEPS, program
-from odcsim.support import remembered
+from odcsim.support import budget
 from odcsim.support.budget import limit
 
 SETTING = "--model tiny --gpu a100 --devices 2".split()
@@ -123,9 +123,9 @@ def test_programs_are_remembered_by_their_steps_and_not_by_their_number():
     assert program(40, 200, "collective") is not made[0]
     assert len(made[-1].steps) < MOST_STEPS < sum(len(one.steps) for one in made)
     asked = []
-    noted = remembered.remembered(10, lambda *given: given[1])(lambda size: asked.append(size) or [size])
+    noted = budget.memoize(10, lambda *given: given[1])(lambda size: asked.append(size) or [size])
     assert [noted(n) for n in (4, 4, 6, 4, 8, 6, 99, 99)] == [[4], [4], [6], [4], [8], [6], [99], [99]]
     assert asked == [4, 6, 8, 6, 99]
-    remembered.forget()
+    budget.forget()
     assert noted(99) == [99]
     assert asked[-2:] == [99, 99]

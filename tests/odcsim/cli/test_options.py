@@ -18,7 +18,7 @@ from odcsim.decide.fitted import fit
 from odcsim.question import FIELDS, question_of
 from odcsim.reading import load
 from odcsim.show.explore.controls import READ, read_link
-from odcsim.support.checked import Given
+from odcsim.support.values import Given
 
 LINES, WIDE = 40, 80
 PARSERS = commands()

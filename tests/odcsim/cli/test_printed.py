@@ -14,7 +14,7 @@ from odcsim import schedule
 from odcsim import timeline as timelines
 from odcsim.cli import main
 from odcsim.support import command
-from odcsim.support.printing import Printed
+from odcsim.support.printing import PlainText
 
 SETTING = "--model tiny --gpu a100 --devices 2 --minibatch 2 --minibatches 1"
 COMPARE = f"odcsim compare a.csv {SETTING}"
@@ -56,8 +56,8 @@ def test_a_name_does_not_steer_the_terminal(tmp_path, monkeypatch, capsys):
 
 
 def test_colours_reach_the_terminal_and_nothing_else_does(capsys):
-    Printed(sys.stdout, steers=True).write("\x1b[1mbold")
-    Printed(sys.stdout).write("\x1b[1mbold\n")
+    PlainText(sys.stdout, steers=True).write("\x1b[1mbold")
+    PlainText(sys.stdout).write("\x1b[1mbold\n")
     assert capsys.readouterr().out == "\x1b[1mbold\\x1b[1mbold\n"
 
 

@@ -10,7 +10,7 @@ from rowfiles import write
 
 from odcsim import InputError, load
 from odcsim.reading.images import images
-from odcsim.support import whole
+from odcsim.support import inputs
 
 BIG = 2**31
 FILES = [  # name, content, and the line that the error names, where it names one
@@ -154,7 +154,7 @@ def test_images(tmp_path, name, content, at):
 
 
 def test_a_bomb_is_left_packed(tmp_path, monkeypatch):
-    monkeypatch.setattr(whole, "SPARE", 1 << 10)
+    monkeypatch.setattr(inputs, "SPARE", 1 << 10)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"1\n" * (1 << 22)))
     with pytest.raises(InputError):
         load(tmp_path / "a.csv.gz")

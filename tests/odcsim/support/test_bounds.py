@@ -11,7 +11,7 @@ import pytest
 from odcsim.cli import main
 from odcsim.errors import InputError
 from odcsim.reading import unpacked
-from odcsim.support import budget, whole
+from odcsim.support import budget, inputs
 
 GIVEN = {"8GB": 8e9, "2.5 gb": 2.5e9, "512MiB": 512 * 2**20, "1T": 1e12, "3000000000": 3e9, "": 2e9}
 LONGALIGN = "compare longalign --devices 2 --minibatch 2 --minibatches 1 --model"
@@ -72,9 +72,9 @@ def test_a_device_without_end_is_one_line(words, tmp_path, monkeypatch, capsys):
 
 def test_whoever_gives_more_than_anybody_needs_is_not_read_on(tmp_path, monkeypatch, capsys):
     (tmp_path / "a").write_bytes(bytes(100))
-    assert whole.read_bytes(tmp_path / "a") == bytes(100)
+    assert inputs.read_bytes(tmp_path / "a") == bytes(100)
     with pytest.raises(InputError):
-        whole.read_bytes(tmp_path / "a", budget.USUAL // 99)
+        inputs.read_bytes(tmp_path / "a", budget.USUAL // 99)
     monkeypatch.setattr(unpacked, "MOST", 1000)
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(b"1\n" * 10**6)}))
     assert main(["trace", "info", "-"]) == 2

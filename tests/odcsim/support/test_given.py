@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from odcsim.decide.comparison import limits
 from odcsim.errors import InputError
 from odcsim.reading import load
-from odcsim.support import budget, streamed, tables
-from odcsim.support.checked import LARGEST, Given
+from odcsim.support import budget, inputs, tables
+from odcsim.support.inputs import JsonStream
 from odcsim.support.numbers import TIMES, TOKENS, amount, human, money, whole
-from odcsim.support.streamed import Streamed
+from odcsim.support.values import LARGEST, Given
 
 
 def nested(leaves, keys):
@@ -138,7 +138,7 @@ PARSED = nested(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=
 
 
 def items(text: str) -> list:
-    whole = Streamed(io.StringIO(text), "here")
+    whole = JsonStream(io.StringIO(text), "here")
     found = [item for batch in whole.array() for item in batch]
     whole.end()
     return found
@@ -148,7 +148,7 @@ def items(text: str) -> list:
 def test_an_array_is_what_json_makes_of_it(values, block, indent):
     text = json.dumps(values, indent=indent, ensure_ascii=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamed, "BLOCK", block)
+        patch.setattr(inputs, "BLOCK", block)
         assert items(text) == values
 
 
@@ -162,7 +162,7 @@ def test_what_json_refuses_is_refused(values, block, data):
     except ValueError:
         expected = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamed, "BLOCK", block)
+        patch.setattr(inputs, "BLOCK", block)
         if isinstance(expected, list):
             assert items(text) == expected
         else:
@@ -172,7 +172,7 @@ def test_what_json_refuses_is_refused(values, block, data):
 
 def test_a_value_that_is_too_long_is_refused(monkeypatch):
     """Members of an object are taken one by one."""
-    text = Streamed(io.StringIO('{"a": 1, "b": [1, 2] , "c": {}}'), "here")
+    text = JsonStream(io.StringIO('{"a": 1, "b": [1, 2] , "c": {}}'), "here")
     assert {key: text.value() for key in text.members()} == {"a": 1, "b": [1, 2], "c": {}}
     monkeypatch.setenv(budget.VARIABLE, "256MB")
     assert len(items('["' + "x" * 7_000_000 + '"]')[0]) == 7_000_000
@@ -185,7 +185,7 @@ def test_a_value_that_is_too_long_is_refused(monkeypatch):
 def test_whoever_collects_garbage_does_so_afterwards(monkeypatch, text, enabled):
     """And nobody does while items are parsed."""
     loads, collecting, before = json.loads, [], gc.isenabled()
-    monkeypatch.setattr(streamed.json, "loads", lambda text: collecting.append(gc.isenabled()) or loads(text))
+    monkeypatch.setattr(inputs.json, "loads", lambda text: collecting.append(gc.isenabled()) or loads(text))
     (gc.enable if enabled else gc.disable)()
     with suppress(InputError):
         items(text)

@@ -127,7 +127,7 @@ def test_shares_of_work_are_pieces_of_a_hundred(monkeypatch):
         assert (what, total) == ("reading", 100)
         yield pieces.append
 
-    monkeypatch.setattr(progress, "_lines", counting)
+    monkeypatch.setattr(progress, "progress", counting)
     for told in ((0.125, 0.25, 1.0), (0.5, 0.25, 1.0), (1.0, 1.5)):
         pieces.clear()
         with progress.shares("reading") as done:

@@ -18,8 +18,7 @@ import pytest
 from scripts import ROOT
 
 from odcsim.errors import InputError
-from odcsim.support.files import check_writable, replacing, write_text
-from odcsim.support.held import held
+from odcsim.support.files import check_writable, lock, replacing, write_text
 
 
 @pytest.fixture
@@ -173,8 +172,8 @@ def test_whoever_is_ended_while_writing_leaves_nothing_beside_the_old_file(numbe
 import os, signal
 from contextlib import ExitStack
 from pathlib import Path
-from odcsim.support.files import drafted, replacing, scratch
-made = dict(replacing=lambda: replacing(Path({str(path)!r})), drafted=lambda: drafted(Path({str(path)!r})),
+from odcsim.support.files import draft, replacing, scratch
+made = dict(replacing=lambda: replacing(Path({str(path)!r})), drafted=lambda: draft(Path({str(path)!r})),
             scratch=lambda: scratch(folder=Path({str(tmp_path)!r})))
 with ExitStack() as stack:
     for kind in {kinds.split()}:
@@ -248,14 +247,14 @@ def test_nothing_stays_of_a_thread_that_writes_to_the_very_end(tmp_path):
 def test_a_forked_worker_does_not_keep_its_parents_lock(tmp_path):
     """As those of a ProcessPoolExecutor, which outlive a parent that is killed."""
     path, (out, into) = tmp_path / "points", os.pipe()
-    with held(path):
+    with lock(path):
         child = os.fork()
         if child == 0:
             os.close(into)
             os.read(out, 1)
             os._exit(0)
     try:
-        with held(path):
+        with lock(path):
             pass
     finally:
         os.close(into)
@@ -274,10 +273,10 @@ def test_a_file_that_is_put_away_while_it_is_asked_for_is_not_taken_for_the_one_
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with held(path):
+    with lock(path):
         assert path.exists()
-        with pytest.raises(InputError), held(path):
+        with pytest.raises(InputError), lock(path):
             pass
     assert not path.exists()
-    with pytest.raises(InputError), held(tmp_path / "none" / "points"):
+    with pytest.raises(InputError), lock(tmp_path / "none" / "points"):
         pass

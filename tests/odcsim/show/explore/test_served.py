@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from odcsim.cli import main
 from odcsim.errors import InputError
 from odcsim.support import budget
-from odcsim.support.remembered import remembered
+from odcsim.support.budget import memoize
 
 pytest.importorskip("dash", reason="pip install 'odcsim[explore]'")
 
@@ -265,7 +265,7 @@ def test_plans_of_few_samples_and_lengths_are_kept_and_those_of_many_take_their_
         assert line.or_line(lambda: PageQuestion(trace="large").lengths, str)
     assert reply._plans(few[0]) is not kept
     read = []
-    known = remembered(controls.ROWS, lambda found, *_: found)(lambda rows, number: read.append(number) or rows)
+    known = memoize(controls.ROWS, lambda found, *_: found)(lambda rows, number: read.append(number) or rows)
     for number in (0, 1, 0, 2, 0, 1):
         known(controls.ROWS // 2, number)
     assert read == [0, 1, 2, 1]

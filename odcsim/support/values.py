@@ -1,17 +1,23 @@
 """What somebody gave, read as what it is to be, or refused in one line with its name, place and way out.
 
-One value of a file is a `Given`. Rows of numbers, one for each sample or device or a column of a file, become arrays.
+One value of a file is a `Given`, and JSON files of ours are read into dataclasses. Rows of numbers, one for each sample
+or device or a column of a file, become arrays.
 """
 
+import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from odcsim.errors import InputError
+from odcsim.errors import InputError, nearest
+from odcsim.support.files import write_text
+from odcsim.support.inputs import read_text, reading
 
+T = TypeVar("T")
 LARGEST = 1e15  # of any number: beyond it they are rubbish in every unit, and an int may not even fit a float
 WORDS = {str: "a text", bool: "true or false", dict: "an object", list: "a list"}
 
@@ -29,10 +35,7 @@ class Given:
         return Given(f"{self.name}.{name}" if self.name else name, self.mapping().get(name, default), self.where)
 
     def items(self) -> list["Given"]:
-        return [self._item(i, value) for i, value in enumerate(self.values())]
-
-    def _item(self, i: int, value: Any) -> "Given":
-        return Given(f"{self.name}[{i}]", value, self.where)
+        return [Given(f"{self.name}[{i}]", value, self.where) for i, value in enumerate(self.values())]
 
     def number(self, least: float = 0.0, most: float = LARGEST) -> Any:
         """As it was given, whole or not."""
@@ -49,7 +52,7 @@ class Given:
         values = self.values()
         for i, value in enumerate(values):
             if type(value) is not int or not least <= value <= most:  # asked twice, since there may be millions
-                self._item(i, value).whole(least, most)
+                Given(f"{self.name}[{i}]", value, self.where).whole(least, most)
         return tuple(values)
 
     def text(self) -> str:
@@ -145,3 +148,52 @@ def _row(name: str, values: ArrayLike, dtype: type | None = None) -> NDArray[Any
     if array.ndim != 1:
         raise InputError(f"{name}s in {array.ndim} dimensions", fix="give a row of numbers")
     return array
+
+
+def write_json(content: Any, path: Path | str, form: str, version: int) -> None:
+    text = json.dumps({"format": form, "version": version, **asdict(content)}, indent=1)
+    write_text(Path(path), text + "\n")
+
+
+def read_json(shape: type[T], path: Path | str, what: str, form: str, version: int) -> T:
+    """The dataclass `shape` of the JSON file at `path`, which is to be `what`."""
+    where = str(path)
+    with reading(path, missing=f"give the path of {what}", expected=f"{what} in JSON"):
+        content = json.loads(read_text(path))
+    if not isinstance(content, dict) or content.pop("format", None) != form:
+        raise InputError(f"not {what}", where=where, fix=f'expected a JSON object with "format": "{form}"')
+    if (other := content.pop("version", None)) != version:
+        raise InputError(f"version {shown(other)} is not {version}", where=where, fix=f"make {what} again")
+    return build(shape, Given("", content, where))
+
+
+def build(shape: type[T], given: Given) -> T:
+    """The dataclass `shape`, of an object that has its fields as keys: a value that it would not take is named.
+
+    Whole numbers start at their default, or at 1 where they have none; all others at 0. A text that may only be one
+    of a few is Annotated with them.
+    """
+    known = {f.name: f for f in fields(shape)}  # type: ignore[arg-type]
+    content = given.mapping()
+    within, fix = f" in {given.name}" if given.name else "", f"known: {', '.join(known)}"
+    if odd := sorted(set(content) - set(known)):
+        like = nearest(odd[0][:40], list(known))
+        raise InputError(f"unknown key {odd[0]!r:.40}{within}", where=given.where, fix=like)
+    needed = (f.name for f in known.values() if f.default is MISSING)
+    if missing := [name for name in needed if name not in content]:
+        raise InputError(f"no {', '.join(missing)}{within}", where=given.where, fix=fix)
+    return shape(**{name: _value(known[name].type, known[name].default, given.key(name)) for name in content})
+
+
+def _value(kind: Any, default: Any, given: Given) -> Any:
+    if is_dataclass(kind):
+        return build(kind, given)  # type: ignore[arg-type]
+    if kind is int:
+        return given.whole(1 if default is MISSING else default)
+    if kind is float:
+        return float(given.number())
+    if get_origin(kind) is tuple:
+        return tuple(_value(get_args(kind)[0], MISSING, item) for item in given.items())
+    if get_origin(kind) is Annotated:
+        return given.value if given.value == default else given.one_of(get_args(kind)[1])
+    return given.flag() if kind is bool else given.text()
