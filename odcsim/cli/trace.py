@@ -100,7 +100,7 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None", other: "Trace
     }
     shown |= {"cutoff": None if lost is None else asdict(lost)}
     if other is not None:
-        from odcsim.reading.alike import likeness
+        from odcsim.reading.stats import likeness
 
         found = likeness(trace, other)
         known = {"name": other.name, "origin": other.origin, "count": other.size, "apart": found.apart}
@@ -110,7 +110,7 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None", other: "Trace
 
 def _against(trace: "Trace", other: "Trace") -> list[str]:
     """How far both are apart, beside chance; and whether what was found with the other holds here."""
-    from odcsim.reading.alike import likeness
+    from odcsim.reading.stats import likeness
     from odcsim.support import tables
     from odcsim.support.numbers import from_to, ratio
 

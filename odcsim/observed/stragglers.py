@@ -17,9 +17,9 @@ from odcsim.errors import InputError
 from odcsim.observed.megatron import COMPUTES, UPDATE, is_whole, kind_of, step_of
 from odcsim.observed.operations import Operations
 from odcsim.observed.run import Doing, SeenRun
-from odcsim.reading.arrays import decoded
-from odcsim.reading.batches import check_pyarrow, parquet_batches, parquet_file, sound
-from odcsim.reading.memory import PIECE
+from odcsim.reading.arrays import decode
+from odcsim.reading.arrow import check_pyarrow, parquet_batches, parquet_file, validated
+from odcsim.reading.table import PIECE
 from odcsim.support import budget
 from odcsim.support.numbers import counted
 from odcsim.support.values import LARGEST
@@ -78,15 +78,15 @@ def read(path: Path, advance: Callable[[float], None] = lambda _: None) -> SeenR
 
 def _columns(path: Path) -> dict[str, Any]:
     check_pyarrow(path, "Parquet")
-    file = decoded(path, lambda: parquet_file(path))
+    file = decode(path, lambda: parquet_file(path))
     names, count = file.schema_arrow.names, file.metadata.num_rows
     if missing := [name for name in COLUMNS if name not in names]:
         raise InputError(f"no column {' and '.join(missing)}", where=str(path), fix=f"expected {EXPECTED}")
     if not count:
         raise InputError("holds no operation", where=str(path), fix="record some steps")
     budget.check(ROW * count, f"{count:,} operations", path)
-    pieces = list(sound(path, parquet_batches(path, list(COLUMNS), PIECE, texts=True)))
-    read: dict[str, Any] = {name: decoded(path, partial(_column, pieces, name)) for name in COLUMNS}
+    pieces = list(validated(path, parquet_batches(path, list(COLUMNS), PIECE, texts=True)))
+    read: dict[str, Any] = {name: decode(path, partial(_column, pieces, name)) for name in COLUMNS}
     for name in (*WHOLE, BEGIN, SECONDS):
         least = 0 if name in FROM_ZERO else -LARGEST
         if (bad := ~((read[name] >= least) & (read[name] <= LARGEST))).any():

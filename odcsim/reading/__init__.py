@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from odcsim.errors import InputError, nearest
 from odcsim.option import LENGTH
 from odcsim.reading import files, limits, named, specs
-from odcsim.reading.counted import TextCounting
+from odcsim.reading.texts import TextCounting
 from odcsim.trace import Trace
 
 __all__ = ["draw"]  # `odcsim.load` is public, which names mistakes as Python does
@@ -31,36 +31,31 @@ def load(
     Texts and conversations are counted by the `tokenizer` in a folder: all of them, or a `sample` of so many rows.
     Rows that are no sample are an error that names them, or left out with `skip_bad`, as the trace's `left_out` says.
     """
-    asked = _asked(source, tokenizer, sample)
+    if sample and tokenizer is None:
+        raise InputError(f"--sample {sample} without --tokenizer", where=str(source), fix="lengths are read in full")
+    count = None if tokenizer is None else TextCounting(tokenizer, sample)
     most = (LENGTH.from_python(truncate, "--truncate"), LENGTH.from_python(drop_over, "--drop-over"))
-    trace, cost = limits.within(_whole(source, column, asked, skip_bad=skip_bad), *most)
+    trace, cost = limits.within(_full(source, column, count, skip_bad=skip_bad), *most)
     return replace(trace, origin=f"{trace.origin}; {cost}") if cost else trace
 
 
-def _asked(source: str | Path, tokenizer: str | Path | None, sample: int) -> TextCounting | None:
-    if tokenizer is not None:
-        return TextCounting(tokenizer, sample)
-    if sample:
-        raise InputError(f"--sample {sample} without --tokenizer", where=str(source), fix="lengths are read in full")
-    return None
-
-
-def _whole(
-    source: str | Path, column: str | None, asked: TextCounting | None = None, *, skip_bad: bool = False
+def _full(
+    source: str | Path, column: str | None, count: TextCounting | None = None, *, skip_bad: bool = False
 ) -> Trace:
+    """The trace before any limit."""
     text = str(source)
     if not text.strip():
         raise InputError("the name of a trace is empty", fix=f"name a trace, a spec or a file ({files.SUFFIXES})")
     kind, name = (specs.kind_of(text), named.find(text)) if isinstance(source, str) else (None, None)
-    if (column is not None or asked is not None) and (kind or name):
-        what, flag = ("columns to choose from", "column") if asked is None else ("text to count", "tokenizer")
+    if (column is not None or count is not None) and (kind or name):
+        what, flag = ("columns to choose from", "column") if count is None else ("text to count", "tokenizer")
         raise InputError(f"'{text}' has no {what}", fix=f"leave out --{flag}")
     if kind:
         return specs.load(text, kind)
     if name:
         return named.load(name)
     if isinstance(source, Path) or files.looks_like_one(text) or Path(text).exists():
-        return files.load(Path(source), column, asked, skip_bad=skip_bad)
+        return files.load(Path(source), column, count, skip_bad=skip_bad)
     hint = nearest(text.partition(":")[0], [*named.names(), *specs.KINDS])
     raise InputError(f"no trace is called '{text}'", fix=f"{hint.rstrip('?.')}, or give a file ({files.SUFFIXES})")
 
@@ -81,7 +76,7 @@ def draw(source: str | Path | Trace, samples: int | None = None, seed: int | Non
     samples, seed = specs.SAMPLES if samples is None else samples, seed or 0
     specs.in_range(name, "samples", samples, 1, specs.MOST_SAMPLES)
     specs.in_range(name, "seed", seed, 0, specs.MOST_SEED)
-    trace, rng = source if isinstance(source, Trace) else _whole(source, None), np.random.default_rng(seed)
+    trace, rng = source if isinstance(source, Trace) else _full(source, None), np.random.default_rng(seed)
     if trace.bundle is not None:
         raise InputError("pairs cannot be sampled one side at a time", where=name, fix="leave out --samples and --seed")
     passes = [min(trace.size, samples - done) for done in range(0, samples, trace.size)]

@@ -3,36 +3,32 @@
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.reading.memory import PIECE, MemoryTable, Piece, check_sizes
-from odcsim.reading.table import Table
+from odcsim.reading.table import PIECE, MemoryTable, Piece, Table, check_sizes
 from odcsim.support.inputs import Archive, NumpyHeader, read_header, read_pieces
 
 
 def open_numpy(path: Path) -> Table:
     """Arrays of numbers; one of objects would have to be unpickled, which can run code, and is refused."""
     if zipfile.is_zipfile(path):
-        table: Table = decoded(path, lambda: _archive(path))
-        return table
-    head = decoded(path, lambda: _head(path))
+        return _open_archive(path)
+
+    def read() -> NumpyHeader:
+        with path.open("rb") as file:
+            head = read_header(file, path.name)
+        if min(head.shape, default=0) < 0 or head.at + head.size > path.stat().st_size:
+            raise ValueError("it is cut short of the shape that it claims")
+        return head
+
+    head = decode(path, read)
     names = list(head.dtype.names or ("length",))
     check_sizes(path, dict.fromkeys(names, head.shape[0] if head.shape else 0))
-    return MemoryTable(path, names, lambda wanted: soundly(path, _rows(path, head, wanted)))
-
-
-def _head(path: Path) -> NumpyHeader:
-    """A file is not taken by its word for how much it holds."""
-    with path.open("rb") as file:
-        head = read_header(file, path.name)
-    if min(head.shape, default=0) < 0 or head.at + head.size > path.stat().st_size:
-        raise ValueError("it is cut short of the shape that it claims")
-    return head
+    return MemoryTable(path, names, lambda wanted: sound_pieces(path, _rows(path, head, wanted)))
 
 
 def _rows(path: Path, head: NumpyHeader, wanted: tuple[str, ...]) -> Iterator[Piece]:
@@ -42,24 +38,23 @@ def _rows(path: Path, head: NumpyHeader, wanted: tuple[str, ...]) -> Iterator[Pi
             yield {name: piece[name] for name in wanted} if head.dtype.names else {wanted[0]: piece}
 
 
-def _archive(path: Path) -> Table:
+def _open_archive(path: Path) -> Table:
     """Columns are members, of which the only one needs no name."""
-    with path.open("rb") as file, Archive(file, path) as archive:
-        names, shapes = archive.files, [archive.shape(name) for name in archive.files]
-    columns = {"length" if names == ["arr_0"] else name: name for name in names}
-    sizes = {column: shape[0] if shape else 0 for column, shape in zip(columns, shapes, strict=True)}
-    check_sizes(path, sizes)
-    return MemoryTable(
-        path, list(columns), lambda wanted: soundly(path, _members(path, {name: columns[name] for name in wanted}))
-    )
 
+    def read() -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
+        with path.open("rb") as file, Archive(file, path) as archive:
+            columns = {"length" if archive.files == ["arr_0"] else name: name for name in archive.files}
+            return columns, dict(zip(columns, map(archive.shape, archive.files), strict=True))
 
-def _members(path: Path, members: dict[str, str]) -> Iterator[Piece]:
-    with ExitStack() as opened:
-        archive = opened.enter_context(Archive(opened.enter_context(path.open("rb")), path))
-        every = [archive.pieces(member, PIECE) for member in members.values()]
-        for piece in zip(*every, strict=True):
-            yield dict(zip(members, piece, strict=True))
+    def pieces(wanted: tuple[str, ...]) -> Iterator[Piece]:
+        with path.open("rb") as file, Archive(file, path) as archive:
+            every = [archive.pieces(columns[name], PIECE) for name in wanted]
+            for piece in zip(*every, strict=True):
+                yield dict(zip(wanted, piece, strict=True))
+
+    columns, shapes = decode(path, read)
+    check_sizes(path, {column: shape[0] if shape else 0 for column, shape in shapes.items()})
+    return MemoryTable(path, list(columns), lambda wanted: sound_pieces(path, pieces(wanted)))
 
 
 MEGATRON = b"MMIDIDX\x00\x00"
@@ -77,10 +72,11 @@ def open_megatron(path: Path) -> Table:
         raise InputError(f"is cut short of its {count:,} lengths", where=str(path), fix="copy the file again")
     check_sizes(path, {"length": count})
     head = NumpyHeader((count,), False, np.dtype("<i4"), _MEGATRON.size)
-    return MemoryTable(path, ["length"], lambda wanted: soundly(path, _rows(path, head, wanted)))
+    return MemoryTable(path, ["length"], lambda wanted: sound_pieces(path, _rows(path, head, wanted)))
 
 
-def decoded(path: Path, read: Callable[[], Any]) -> Any:
+def decode(path: Path, read: Callable[[], Any]) -> Any:
+    """What `read` makes of a file, whatever is wrong with it told in one line."""
     try:
         return read()
     except (InputError, MemoryError):
@@ -94,7 +90,7 @@ def decoded(path: Path, read: Callable[[], Any]) -> Any:
         ) from None
 
 
-def soundly(path: Path, pieces: Iterator[Any]) -> Iterator[Any]:
+def sound_pieces(path: Path, pieces: Iterator[Any]) -> Iterator[Any]:
     """The same pieces, whatever is wrong with one of them told in one line."""
-    while (piece := decoded(path, lambda: next(pieces, None))) is not None:
+    while (piece := decode(path, lambda: next(pieces, None))) is not None:
         yield piece

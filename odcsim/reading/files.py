@@ -1,7 +1,6 @@
 """From a file of any known format to a trace."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -9,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading import counted, nested, steplogs, unpacked
+from odcsim.neighbours.logs import VERL_MEANS
+from odcsim.reading import texts, unpack
 from odcsim.reading.arrays import open_megatron, open_numpy
 from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
-from odcsim.reading.bad import BadRows, Check, NoneLeft, sifted
-from odcsim.reading.counted import TextCounting
+from odcsim.reading.faults import BadRows, Check, NoneLeft, check_labels, sift
+from odcsim.reading.fields import numbers_inside
 from odcsim.reading.jsons import open_json, open_jsonl
-from odcsim.reading.labelled import are_said
-from odcsim.reading.pairs import in_turn, paired
 from odcsim.reading.records import Record
-from odcsim.reading.roles import NoLengths, Roles, assign
-from odcsim.reading.shards import joined, shards
-from odcsim.reading.table import EXACT, Columns, Table, are_whole, lengths_of, numbers, summed
-from odcsim.reading.tally import Tally
+from odcsim.reading.roles import STEP, NoLengths, Roles, assign, first_of
+from odcsim.reading.shards import join, shards
+from odcsim.reading.table import EXACT, Columns, Table, add_parts, check_whole, numbers
+from odcsim.reading.tally import Tally, in_turn, pair
 from odcsim.reading.text import open_text
+from odcsim.reading.texts import TextCounting
 from odcsim.support import budget
 from odcsim.support.inputs import check_file
 from odcsim.trace import MAX_LENGTH, Trace
@@ -41,98 +40,112 @@ OPENERS: dict[str, Callable[[Path], Table]] = {
 }
 SUFFIXES = ", ".join(OPENERS)
 QUANTILE_SAMPLES = 10_000
-SAME = "give every row the same keys"
+# What only a log of steps has beside its tokens.
+STEP_LOG = (
+    "seconds time step_time time_per_step iteration_time duration elapsed lr learning_rate grad_norm epoch throughput "
+    "tokens_per_second tokens_per_sec tps tflops mfu memory"
+).split()
 
 
 def looks_like_one(text: str) -> bool:
     suffix = Path(text).suffix.lower()
-    return "/" in text or "\\" in text or suffix in OPENERS or suffix == unpacked.PACKED or text == unpacked.PIPE
+    return "/" in text or "\\" in text or suffix in OPENERS or suffix == unpack.PACKED or text == unpack.PIPE
 
 
-def load(path: Path, column: str | None = None, asked: TextCounting | None = None, *, skip_bad: bool = False) -> Trace:
-    """A trace from a file of lengths, a count table or a quantile table; or of texts, counted as is asked."""
+def load(path: Path, column: str | None = None, count: TextCounting | None = None, *, skip_bad: bool = False) -> Trace:
+    """A trace from a file of lengths, a count table or a quantile table; or of texts, counted as `count` says."""
     bad = BadRows(skip_bad)
-    with unpacked.plain(path) as file:
+    with unpack.plain(path) as file:
         if file.exists() and not file.is_dir():
             check_file(file)
         if file.is_dir() and not is_saved(file) and (files := shards(file)):
-            share = None if asked is None else asked.share(len(files))
-            trace = joined(file, files, lambda part: _shard(part, column, share, bad))
+            share = None if count is None else count.share(len(files))
+
+            def shard(part: Path) -> Trace | None:
+                """None where all of its rows are bad: others may have good ones."""
+                try:
+                    return _one(part, column, share, bad)
+                except NoneLeft:
+                    bad.spent.append(part)
+                    return None
+
+            trace = join(file, files, shard)
         else:
-            trace = _one(file, column, asked, bad)
+            trace = _one(file, column, count, bad)
         if trace is None or (bad.count and not skip_bad):
             raise bad.refusal(file)
     return bad.left_out(trace)
 
 
-def _shard(path: Path, column: str | None, asked: TextCounting | None, bad: BadRows) -> Trace | None:
-    """None where all of its rows are bad: others may hold good ones."""
-    try:
-        return _one(path, column, asked, bad)
-    except NoneLeft:
-        bad.spent.append(path)
-        return None
-
-
-def _one(path: Path, column: str | None, asked: TextCounting | None, bad: BadRows) -> Trace:
-    if asked is not None:
-        return counted.load(path, partial(open_table, path), column, asked, bad)
+def _one(path: Path, column: str | None, count: TextCounting | None, bad: BadRows) -> Trace:
+    """One file, or a dataset's folder. An error of lengths says what else the file may be."""
+    if count is not None:
+        return texts.load(path, open_table, column, count, bad)
     with budget.bounded(path):
-        return _lengths(path, column, bad)
-
-
-def _lengths(path: Path, column: str | None, bad: BadRows) -> Trace:
-    before = bad.count
-    try:
-        trace = _measured(path, column, bad)
-        if bad.count - before > trace.size:  # a text may happen to be a number
-            _refuse_texts(path, counted.first_row(path), column)
-        return trace
-    except InputError as error:
-        first = counted.first_row(path)
-        _refuse_texts(path, first, column)
-        steplogs.refuse_means(first, str(path))
-        if isinstance(error, NoLengths) and (inside := list(nested.counts(first))):
-            fix = f"numbers lie inside one: --column {' or '.join(inside[:3])}"
-            raise NoLengths(error.problem, where=error.where, fix=fix) from None
-        raise
+        before = bad.count
+        try:
+            trace = _lengths(path, column, bad)
+            if bad.count - before > trace.size:  # a text may happen to be a number
+                _refuse_texts(path, texts.first_row(path), column)
+            return trace
+        except InputError as error:
+            first = texts.first_row(path)
+            _refuse_texts(path, first, column)
+            data = first.get("data")
+            if isinstance(data, Mapping) and first_of(list(first), STEP) and any(key in data for key in VERL_MEANS):
+                problem = "is verl's log of steps, which holds means and no lengths"
+                fix = "give the folder of trainer.rollout_data_dir with --tokenizer"
+                raise InputError(problem, where=str(path), fix=fix) from None
+            if isinstance(error, NoLengths) and (inside := list(numbers_inside(first))):
+                fix = f"numbers lie inside one: --column {' or '.join(inside[:3])}"
+                raise NoLengths(error.problem, where=error.where, fix=fix) from None
+            raise
 
 
 def _refuse_texts(path: Path, first: Record, column: str | None) -> None:
-    if counted.has_text(first, column):
-        raise InputError("holds texts but no lengths", where=str(path), fix=counted.FLAG) from None
+    if texts.has_text(first, column):
+        raise InputError("holds texts but no lengths", where=str(path), fix=texts.FLAG) from None
 
 
-def _measured(path: Path, column: str | None, bad: BadRows) -> Trace:
-    table = open_table(path)
-    roles = assign(table.names, column, str(path), table.lists)
-    steplogs.refuse(table, roles, str(path))
+def _lengths(path: Path, column: str | None, bad: BadRows) -> Trace:
+    table, where = open_table(path), str(path)
+    roles = assign(table.names, column, where, table.lists)
+    _refuse_steps(table, roles, where)
     if roles.quantile:
-        return _quantiles(table, roles, column, path)
-    tally, good = _tallied(table, roles, path, bad)
-    _check_later(table, roles, column, str(path))
+        columns = numbers(table, roles.numbers, where)
+        if not len(columns[roles.parts[0]]):
+            raise InputError("holds no rows", where=where, fix="give one row per sample")
+        _check_later(table, roles, column, where)
+        lengths, counts = from_quantiles(table, roles.quantile, roles.parts, columns)
+        return Trace(path.name, lengths, counts=counts, origin=f"quantile table {path.name}")
+    tally, good = _tally(table, roles, path, bad)
+    _check_later(table, roles, column, where)
     each = len(roles.sequences)
     group, step = (
         None if name is None else table.labels(name, good).repeat(each) for name in (roles.group, roles.step)
     )
     kind = "pairs of" if roles.sides else "count table" if roles.count else "file"
-    return paired(tally.trace(path.name, f"{kind} {path.name}", group, step), each)
+    return pair(tally.trace(path.name, f"{kind} {path.name}", group, step), each)
 
 
-def _quantiles(table: Table, roles: Roles, column: str | None, path: Path) -> Trace:
-    columns = numbers(table, roles.numbers, str(path))
-    if not len(columns[roles.parts[0]]):
-        raise InputError("holds no rows", where=str(path), fix="give one row per sample")
-    _check_later(table, roles, column, str(path))
-    lengths, counts = from_quantiles(table, str(roles.quantile), roles.parts, columns)
-    return Trace(path.name, lengths, counts=counts, origin=f"quantile table {path.name}")
+def _refuse_steps(table: Table, roles: Roles, where: str) -> None:
+    """A row for each step, of which a log of training tells more than tokens: those are of whole steps."""
+    beside = first_of(table.names, STEP_LOG)
+    if roles.step is None or beside is None or roles.count or roles.quantile:
+        return
+    steps = table.labels(roles.step)
+    if len(steps) > 1 and len(np.unique(steps)) == len(steps):
+        problem = f"'{' + '.join(roles.parts)}' has a row for each step, beside '{beside}': tokens of whole steps"
+        fix = "give a row per sample; 'odcsim fit' takes a log with the lengths and seconds of each microbatch"
+        raise InputError(problem, where=where, fix=fix)
 
 
 def _check_later(table: Table, roles: Roles, column: str | None, where: str) -> None:
     """What only later rows have must not change what the file says: it would in another order."""
     for name in sorted(table.later):
         if assign([*table.names, name], column, where, {*table.lists, name}) != roles:
-            raise InputError(f"some rows have '{name}', but the first does not", where=where, fix=SAME)
+            problem = f"some rows have '{name}', but the first does not"
+            raise InputError(problem, where=where, fix="give every row the same keys")
 
 
 def open_table(path: Path) -> Table:
@@ -150,7 +163,7 @@ def open_table(path: Path) -> Table:
     return OPENERS[path.suffix.lower()](path)
 
 
-def _tallied(table: Table, roles: Roles, path: Path, bad: BadRows) -> tuple[Tally, NDArray[np.bool_] | None]:
+def _tally(table: Table, roles: Roles, path: Path, bad: BadRows) -> tuple[Tally, NDArray[np.bool_] | None]:
     """The good rows, and of a file whose rows stand for themselves which these are."""
     beside = "another side" if roles.sides else "a step or group" if roles.group or roles.step else ""
     tally, counted = Tally(str(path), beside), False
@@ -158,14 +171,14 @@ def _tallied(table: Table, roles: Roles, path: Path, bad: BadRows) -> tuple[Tall
     labels = {name: table.values(name) for name in (roles.step, roles.group) if name}
     for columns in table.pieces(roles.numbers):
         totals, checks = _checks(table, roles, columns, start)
-        checks += [are_said(name, islice(values, len(totals[0]))) for name, values in labels.items()]
-        good, faults = sifted(checks)
+        checks += [check_labels(name, islice(values, len(totals[0]))) for name, values in labels.items()]
+        good, faults = sift(checks)
         bad.add(path, good, faults, lambda row, start=start: table.place(start + row))  # type: ignore[misc]
         if faults:
             totals, columns = [of[good] for of in totals], {name: of[good] for name, of in columns.items()}
         counts = columns[roles.count].astype(np.int64) if roles.count else None
         counted = counted or bool(counts is not None and counts.any())
-        loss = in_turn([columns[name] for name in roles.lost]) if roles.lost else None
+        loss = in_turn([columns[name] for name in roles.losses]) if roles.losses else None
         tally.add(in_turn(totals), loss, counts)
         start += len(good)
         if tally.beside:
@@ -179,38 +192,43 @@ def _tallied(table: Table, roles: Roles, path: Path, bad: BadRows) -> tuple[Tall
 
 def _checks(table: Table, roles: Roles, columns: Columns, start: int) -> tuple[list[NDArray[np.float64]], list[Check]]:
     """How long each row is, or each side of it, and what it has to be."""
-    totals, rules = zip(*(summed(table, parts, columns, start) for parts in roles.sequences), strict=True)
+    totals, rules = zip(*(add_parts(table, parts, columns, start) for parts in roles.sequences), strict=True)
     checks = [check for each in rules for check in each]
     if roles.count:
-        checks.append(are_whole(table, roles.count, columns[roles.count], least=0, most=EXACT, start=start))
+        checks.append(check_whole(table, roles.count, columns[roles.count], least=0, most=EXACT, start=start))
     if roles.loss:
-        loss = columns[roles.loss]
-        checks.append(are_whole(table, roles.loss, loss, least=0, most=MAX_LENGTH, start=start))
-        checks.append(_within(roles.loss, loss, totals[0]))
+        name, loss, lengths = roles.loss, columns[roles.loss], totals[0]
+        checks.append(check_whole(table, name, loss, least=0, most=MAX_LENGTH, start=start))
+
+        def explain(row: int) -> tuple[str, str]:
+            problem = f"column '{name}' holds {loss[row]:.0f} of a sample of {lengths[row]:.0f} tokens"
+            return problem, "loss tokens are at most the sample's, or rename the column"
+
+        checks.append(Check(loss > lengths, explain))
     return list(totals), checks
-
-
-def _within(name: str, loss: NDArray[np.float64], lengths: NDArray[np.float64]) -> Check:
-    def told(row: int) -> tuple[str, str]:
-        problem = f"column '{name}' holds {loss[row]:.0f} of a sample of {lengths[row]:.0f} tokens"
-        return problem, "loss tokens are at most the sample's, or rename the column"
-
-    return Check(loss > lengths, told)
 
 
 def from_quantiles(
     table: Table, quantile: str, parts: tuple[str, ...], columns: Columns, samples: int = QUANTILE_SAMPLES
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Lengths and counts of evenly spread samples: sample i stands at (i + 1/2) / samples, straight between rows."""
-    q, lengths = columns[quantile], lengths_of(table, parts, columns)
+    q, (total, checks) = columns[quantile], add_parts(table, parts, columns)
+    for row, problem, fix in sift(checks)[1]:
+        raise InputError(problem, where=table.place(row), fix=fix)
+    lengths = total.astype(np.int64)
     outside = ~((q >= 0) & (q <= 1))
     if outside.any():
         row = int(outside.argmax())
-        held = f"column '{quantile}' holds {q[row]:g}", "write 50 % as 0.5"
-        problem, fix = table.fault(quantile, row) if np.isnan(q[row]) else held
+        problem, fix = f"column '{quantile}' holds {q[row]:g}", "write 50 % as 0.5"
+        if np.isnan(q[row]):
+            problem, fix = table.fault(quantile, row)
         raise InputError(problem, where=table.place(row), fix=fix)
-    _rising(table, quantile, np.diff(q) > 0, "does not rise")
-    _rising(table, parts[0], np.diff(lengths) >= 0, "falls")
+    rises = ((quantile, np.diff(q) > 0, "does not rise"), (parts[0], np.diff(lengths) >= 0, "falls"))
+    for name, right, rule in rises:
+        if not right.all():
+            problem = f"column '{name}' {rule} from row to row"
+            where = table.place(int((~right).argmax()) + 1)
+            raise InputError(problem, where=where, fix="sort the table, one row per quantile")
     for row, end in ((0, 0), (-1, 1)):
         if q[row] != end:
             raise InputError(
@@ -221,11 +239,3 @@ def from_quantiles(
     spread = np.interp((np.arange(samples) + 0.5) / samples, q, lengths)
     values, counts = np.unique(np.rint(spread).astype(np.int64), return_counts=True)
     return values, counts.astype(np.int64)
-
-
-def _rising(table: Table, name: str, ok: np.ndarray[tuple[int], np.dtype[np.bool_]], rule: str) -> None:
-    if not ok.all():
-        where = table.place(int((~ok).argmax()) + 1)
-        raise InputError(
-            f"column '{name}' {rule} from row to row", where=where, fix="sort the table, one row per quantile"
-        )

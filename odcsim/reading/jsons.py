@@ -2,22 +2,21 @@
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.memory import MISSING, PIECE, number, of_columns, there, wrong
-from odcsim.reading.nested import is_inside
-from odcsim.reading.table import Columns, Table, labels
-from odcsim.reading.text import opened
-from odcsim.reading.tokens import is_list
+from odcsim.reading.faults import MISSING, wrong
+from odcsim.reading.fields import is_inside, is_list, pick
+from odcsim.reading.table import PIECE, Columns, Table, labels, number, of_columns
+from odcsim.reading.text import open_utf8
 from odcsim.support import budget
 from odcsim.support.inputs import JsonStream
 
@@ -28,20 +27,28 @@ FIX = 'give one number, or one object such as {"length": 512}, per row'
 class RowsTable:
     """Rows of JSON, read one after the other for the columns in use, so that long texts beside them cost no memory.
 
-    Each comes with its number, and `said` says where that is.
+    Each comes with its number, and `where` says where that is in the file.
     """
 
     path: Path
     names: list[str]
     lists: frozenset[str]
     rows: Callable[[], Iterator[tuple[int, Any]]]
-    said: str
+    where: str
     later: set[str] = field(default_factory=set)
 
     def pieces(self, wanted: tuple[str, ...]) -> Iterator[Columns]:
-        values = self._values(wanted)
-        while kept := self._numbers(islice(values, PIECE), wanted):
-            table = np.array(kept, np.float64).reshape(-1, len(wanted))
+        rows = self._values(wanted)
+        while True:
+            numbers = array("d")
+            for _, values in islice(rows, PIECE):
+                try:
+                    numbers.extend([_plain(value) for value in values])
+                except (TypeError, OverflowError):
+                    numbers.extend([number(value, name) for value, name in zip(values, wanted, strict=True)])
+            if not numbers:
+                return
+            table = np.array(numbers, np.float64).reshape(-1, len(wanted))
             yield {name: table[:, i] for i, name in enumerate(wanted)}
 
     def values(self, name: str) -> Iterator[object]:
@@ -49,32 +56,22 @@ class RowsTable:
 
     def labels(self, name: str, good: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         rows = self._values((name,))
-        return labels(self._present(name, rows if good is None else compress(rows, good)), str(self.path))
+
+        def present() -> Iterator[object]:
+            for at, (value,) in rows if good is None else compress(rows, good):
+                if value is MISSING or isinstance(value, InputError):
+                    problem, fix = wrong(name, value)
+                    raise InputError(problem, where=self.where.format(self.path, at), fix=fix)
+                yield value
+
+        return labels(present(), str(self.path))
 
     def fault(self, name: str, row: int) -> tuple[str, str]:
         return wrong(name, next(islice(self.values(name), row, None)))
 
     def place(self, row: int) -> str:
-        return self._at(next((number for number, _ in islice(self.rows(), row, None)), row + 1))
-
-    def _at(self, number: int) -> str:
-        return self.said.format(self.path, number)
-
-    def _numbers(self, rows: Iterator[tuple[int, list[Any]]], wanted: tuple[str, ...]) -> "array[float]":
-        kept = array("d")
-        for _, values in rows:
-            try:
-                kept.extend([_plain(value) for value in values])
-            except (TypeError, OverflowError):
-                kept.extend([number(value, name) for value, name in zip(values, wanted, strict=True)])
-        return kept
-
-    def _present(self, name: str, rows: Iterable[tuple[int, list[Any]]]) -> Iterator[object]:
-        for at, (value,) in rows:
-            if value is MISSING or isinstance(value, InputError):
-                problem, fix = wrong(name, value)
-                raise InputError(problem, where=self._at(at), fix=fix)
-            yield value
+        at = next((number for number, _ in islice(self.rows(), row, None)), row + 1)
+        return self.where.format(self.path, at)
 
     def _values(self, wanted: tuple[str, ...]) -> Iterator[tuple[int, list[Any]]]:
         inside, known = any(is_inside(name, self.names) for name in wanted), set(self.names)
@@ -85,44 +82,40 @@ class RowsTable:
             record = as_record(row)
             if not record.keys() <= known:
                 self.later.update(record.keys() - known)
-            yield at, [there(record, name) if inside else record.get(name, MISSING) for name in wanted]
+            yield at, [pick(record, name, MISSING) if inside else record.get(name, MISSING) for name in wanted]
 
 
 def open_jsonl(path: Path) -> Table:
-    return _table(path, partial(_lines, path), "{}:{}") or _refused(path, "the file is empty")
+    return _table(path, partial(_lines, path), "{}:{}", "the file is empty")
 
 
 def open_json(path: Path) -> Table:
     """An array is rows, and an object is columns."""
-    with opened(path) as file:
+    nothing = "the file holds nothing where lengths belong"
+    with open_utf8(path) as file:
         first = JsonStream(file, str(path)).peek()
     if first == "[":
-        found = _table(path, partial(items, path), "{}, row {}")
-        return found or _refused(path, "the file holds nothing where lengths belong")
+        return _table(path, partial(items, path), "{}, row {}", nothing)
     content = content_of(path)
     if isinstance(content, dict):
         return of_columns(path, content)
-    kind = "nothing" if content is None else type(content).__name__
-    return _refused(path, f"the file holds {kind} where lengths belong")
+    problem = nothing if content is None else f"the file holds {type(content).__name__} where lengths belong"
+    raise InputError(problem, where=str(path), fix=FIX)
 
 
-def _table(path: Path, rows: Callable[[], Iterator[tuple[int, Any]]], said: str) -> Table | None:
+def _table(path: Path, rows: Callable[[], Iterator[tuple[int, Any]]], where: str, empty: str) -> Table:
     for _, row in rows():
         if isinstance(row, InputError):
             raise row
         record = as_record(row)
         lists = frozenset(name for name, value in record.items() if is_list(value))
-        return RowsTable(path, list(record), lists, rows, said)
-    return None
-
-
-def _refused(path: Path, problem: str) -> NoReturn:
-    raise InputError(problem, where=str(path), fix=FIX)
+        return RowsTable(path, list(record), lists, rows, where)
+    raise InputError(empty, where=str(path), fix=FIX)
 
 
 def items(path: Path) -> Iterator[tuple[int, Any]]:
     """What is in the array of a JSON file, numbered from 1."""
-    with opened(path) as file:
+    with open_utf8(path) as file:
         text = JsonStream(file, str(path))
         yield from enumerate(chain.from_iterable(text.array()), 1)
         text.end()
@@ -131,8 +124,8 @@ def items(path: Path) -> Iterator[tuple[int, Any]]:
 def content_of(path: Path) -> Any:
     """All that is in a JSON file."""
     budget.check(budget.PARSED * path.stat().st_size, "JSON that is no list", path)
-    with opened(path) as file:
-        return parsed(file.read(), str(path))
+    with open_utf8(path) as file:
+        return parse(file.read(), str(path))
 
 
 def as_record(row: Any) -> dict[str, Any]:
@@ -147,7 +140,7 @@ def _plain(value: Any) -> float:
     raise TypeError
 
 
-def parsed(text: str, where: str) -> Any:
+def parse(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -157,7 +150,7 @@ def parsed(text: str, where: str) -> Any:
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Rows with their lines; an error in place of one that is no JSON."""
     loads = json.loads  # this loop runs millions of times: no call and no text but what a line needs
-    with opened(path) as file:
+    with open_utf8(path) as file:
         for line, text in enumerate(file, 1):
             if not text.isspace():
                 try:

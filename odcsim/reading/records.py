@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.reading import jsons, text
-from odcsim.reading.arrays import decoded
-from odcsim.reading.arrow import ROWS, STATE, batches, count_rows, saved_files
-from odcsim.reading.inside import said
+from odcsim.reading.arrays import decode
+from odcsim.reading.arrow import ROWS, STATE, batches, count_rows, records_of, saved_files
 from odcsim.support.inputs import JsonStream
 
 TABLES = (".parquet", ".arrow")
@@ -52,9 +51,7 @@ class RecordFile:
                 raise row
 
     def size(self) -> int:
-        if self._columnar:
-            return count_rows(self.path)
-        return sum(1 for _ in self._lines())
+        return count_rows(self.path) if self._columnar else sum(1 for _ in self._lines())
 
     def rows(self, columns: tuple[str, ...] | None = None, chosen: Chosen | None = None) -> Iterator[Record]:
         """All rows, or those whose numbers are chosen, in rising order."""
@@ -85,7 +82,7 @@ class RecordFile:
             if chosen is not None:
                 batch = batch.take(chosen[(chosen >= start) & (chosen < start + size)] - start)
             start += size
-            yield from decoded(self.path, partial(said, batch))
+            yield from decode(self.path, partial(records_of, batch))
 
     def _parsed(self, columns: tuple[str, ...] | None, chosen: Chosen | None) -> Iterator[Record | InputError]:
         """Lines that nobody chose are not parsed."""
@@ -99,18 +96,23 @@ class RecordFile:
 
     def _lines(self) -> Iterator[tuple[int, Any]]:
         """Rows as they stand in the file, with the line that each begins or ends at."""
-        with text.opened(self.path) as file:
-            if self.path.suffix.lower() == ".jsonl":
+        kind = self.path.suffix.lower()
+        with text.open_utf8(self.path) as file:
+            if kind == ".jsonl":
                 yield from ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
-            elif self.path.suffix.lower() == ".json":
-                yield from _objects(self.path, JsonStream(file, str(self.path)).peek())
-            else:
-                yield from _delimited(file, self.path)
+            elif kind != ".json":
+                yield from _delimited(file, self.path, "\t" if kind == ".tsv" else ",")
+            elif JsonStream(file, str(self.path)).peek() == "[":
+                yield from jsons.items(self.path)
+            elif isinstance(content := jsons.content_of(self.path), dict):  # of columns
+                columns = {name: values for name, values in content.items() if isinstance(values, list)}
+                rows = zip(*columns.values(), strict=False)
+                yield from enumerate((dict(zip(columns, row, strict=True)) for row in rows), 1)
 
     def _record(self, line: Any, number: int) -> Record | InputError:
         where = f"{self.path}:{number}"
         try:
-            row = jsons.parsed(line, where) if isinstance(line, str) else line
+            row = jsons.parse(line, where) if isinstance(line, str) else line
         except InputError as error:
             return error
         if not isinstance(row, dict | InputError):
@@ -118,20 +120,10 @@ class RecordFile:
         return row
 
 
-def _objects(path: Path, begins: str) -> Iterator[tuple[int, Any]]:
-    """A list of objects, or one object of columns."""
-    if begins == "[":
-        yield from jsons.items(path)
-    elif isinstance(content := jsons.content_of(path), dict):
-        columns = {name: values for name, values in content.items() if isinstance(values, list)}
-        rows = zip(*columns.values(), strict=False)
-        yield from enumerate((dict(zip(columns, row, strict=True)) for row in rows), 1)
-
-
-def _delimited(file: TextIO, path: Path) -> Iterator[tuple[int, Record | InputError]]:
+def _delimited(file: TextIO, path: Path, delimiter: str) -> Iterator[tuple[int, Record | InputError]]:
     most = csv.field_size_limit(2**31 - 1)  # texts are longer than csv takes by itself
     try:
-        lines = text.rows(file, path, "\t" if path.suffix.lower() == ".tsv" else ",")
+        lines = text.rows(file, path, delimiter)
         names = next((fields for _, fields in lines if fields), [])
         for line, fields in lines:
             if len(fields) == len(names):

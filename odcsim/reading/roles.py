@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from odcsim.errors import InputError, nearest
-from odcsim.reading.nested import is_inside
-from odcsim.reading.tokens import LABELS, MASKS
+from odcsim.reading.fields import LABELS, MASKS, is_inside
 
 LENGTH = (
     "length lengths len seqlen seqlens seq_len seq_length seq_lengths sequence_length num_tokens n_tokens ntokens "
@@ -50,7 +49,7 @@ class Roles:
         return self.sides or (self.parts,)
 
     @property
-    def lost(self) -> tuple[str, ...]:
+    def losses(self) -> tuple[str, ...]:
         """The loss tokens of each sample of a row, where a column has them."""
         if self.sides:
             return tuple(parts[-1] for parts in self.sides) if len(self.sides[0]) > 1 else ()
@@ -69,21 +68,30 @@ class NoLengths(InputError):
 
 def assign(names: Sequence[str], column: str | None, where: str, lists: Collection[str] = ()) -> Roles:
     """The roles of a file's columns; an error lists them where no lengths can be told."""
-    parts = (column_named(names, column, where),) if column is not None else _lengths(names, lists)
-    sides = () if parts else _sides(names)
-    parts = parts or tuple(dict.fromkeys(name for side in sides for name in side))
+    listed = [name for name in names if name in lists]
+    sides: tuple[tuple[str, ...], ...] = ()
+    prompt, response = first_of(names, PROMPT), first_of(names, RESPONSE)
+    parts: tuple[str, ...]
+    if column is not None:
+        parts = (column_named(names, column, where),)
+    elif whole := first_of(names, LENGTH) or first_of(listed, IDS):
+        parts = (whole,)
+    elif prompt and response:
+        parts = (prompt, response)
+    else:  # of a pair: what was chosen and what was rejected, each with the prompt where that has a column of its own
+        before = (prompt,) if prompt else ()
+        chosen, rejected = first_of(names, CHOSEN), first_of(names, REJECTED)
+        sides = ((*before, chosen), (*before, rejected)) if chosen and rejected else ()
+        parts = tuple(dict.fromkeys(name for side in sides for name in side))
     if not parts:
         raise NoLengths(
             f"no column of lengths among {', '.join(repr(n) for n in names)}",
             where=where,
             fix="choose one with --column, or call it 'length'",
         )
-    loss = (
-        first_of(names, LOSS)
-        or first_of([n for n in names if n in lists], LOSS_LISTS)
-        or (first_of(names, RESPONSE) if len(parts) == 2 else None)
-    )
-    loss = None if sides else loss
+    loss = None
+    if not sides:
+        loss = first_of(names, LOSS) or first_of(listed, LOSS_LISTS) or (response if len(parts) == 2 else None)
     others = {"group": GROUP, "step": STEP, "count": COUNT, "quantile": QUANTILE}
     roles = Roles(parts, loss, **{role: first_of(names, known) for role, known in others.items()}, sides=sides)
     clash = roles.quantile and (roles.count or roles.group or roles.step or roles.loss)
@@ -95,20 +103,6 @@ def assign(names: Sequence[str], column: str | None, where: str, lists: Collecti
         raise InputError(f"column '{clash}' in a {kind} table, which has no single samples", where=where,
                          fix=f"leave out '{clash}' or '{roles.quantile or roles.count}'")  # fmt: skip
     return roles
-
-
-def _lengths(names: Sequence[str], lists: Collection[str]) -> tuple[str, ...]:
-    if whole := first_of(names, LENGTH) or first_of([n for n in names if n in lists], IDS):
-        return (whole,)
-    prompt, response = first_of(names, PROMPT), first_of(names, RESPONSE)
-    return (prompt, response) if prompt and response else ()
-
-
-def _sides(names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Of a pair: what was chosen and what was rejected, each with the prompt where that has a column of its own."""
-    prompt, chosen, rejected = (first_of(names, known) for known in (PROMPT, CHOSEN, REJECTED))
-    before = (prompt,) if prompt else ()
-    return ((*before, chosen), (*before, rejected)) if chosen and rejected else ()
 
 
 def column_named(names: Sequence[str], column: str, where: str) -> str:

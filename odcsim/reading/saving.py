@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.pairs import PAIR, SIDES
+from odcsim.reading.tally import PAIR, SIDES
 from odcsim.support.files import replacing
 from odcsim.trace import Trace
 
@@ -18,18 +18,13 @@ NAMES = {"lengths": "length", "loss": "loss", "group": "prompt_id", "step": "ste
 
 def columns(trace: Trace) -> Columns:
     """All that a trace holds, under names by which it is read again. A pair is a row."""
-    if trace.unit == PAIR:
-        return _sides(trace)
-    return {name: values for own, name in NAMES.items() if (values := getattr(trace, own)) is not None}
-
-
-def _sides(trace: Trace) -> Columns:
-    first = slice(None, None, SIDES)
-    beside = {NAMES[own]: v[first] for own in ("group", "step") if (v := getattr(trace, own)) is not None}
-    made = trace.lengths if trace.loss is None else trace.loss
-    sides = {f"{side}_length": made[i::SIDES] for i, side in enumerate(("chosen", "rejected"))}
-    prompt = {} if trace.loss is None else {"prompt_length": (trace.lengths - trace.loss)[first]}
-    return prompt | sides | beside
+    every = {name: values for own, name in NAMES.items() if (values := getattr(trace, own)) is not None}
+    if trace.unit != PAIR:
+        return every
+    own = trace.lengths if trace.loss is None else trace.loss
+    prompt = {} if trace.loss is None else {"prompt_length": (trace.lengths - trace.loss)[::SIDES]}
+    sides = {f"{side}_length": own[i::SIDES] for i, side in enumerate(("chosen", "rejected"))}
+    return prompt | sides | {name: every[name][::SIDES] for name in ("prompt_id", "step") if name in every}
 
 
 def save(columns: Columns, path: Path) -> None:

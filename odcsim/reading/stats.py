@@ -1,6 +1,9 @@
-"""What a trace looks like in figures, weighted by its counts without expanding them."""
+"""What a trace looks like in figures, weighted by its counts without expanding them; and whether two are alike: how far
+their lengths are apart, beside what chance alone makes of so many samples."""
 
 from dataclasses import dataclass
+from math import exp, sqrt
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -8,6 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from odcsim.trace import Trace
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+DOUBT = 0.05  # of calling two traces apart that are drawn from the same, by any of the figures
+BEYOND = 3  # samples, or nobody knows a quantile
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}  # figures, beside the mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,10 @@ def describe(trace: Trace) -> TraceStats:
     tokens, lengths = int(weight @ trace.lengths), trace.lengths.astype(np.float64)
     mean = tokens / trace.size
     spread = float(np.sqrt(weight @ (lengths - mean) ** 2 / trace.size))
+    groups = None
+    if trace.group is not None:  # a prompt drawn again in another step makes another group
+        step = np.zeros_like(trace.group) if trace.step is None else trace.step
+        groups = len(np.unique(np.stack([step, trace.group]), axis=1).T)
     return TraceStats(
         count=trace.size,
         tokens=tokens,
@@ -51,7 +61,7 @@ def describe(trace: Trace) -> TraceStats:
         percentiles=tuple(quantiles(trace, np.array(PERCENTILES) / 100).tolist()),
         loss_share=None if trace.loss is None else int(weight @ trace.loss) / tokens,
         steps=None if trace.step is None else len(np.unique(trace.step)),
-        groups=None if trace.group is None else _groups(trace, trace.group),
+        groups=groups,
     )
 
 
@@ -94,7 +104,63 @@ def weights(trace: Trace) -> NDArray[np.int64]:
     return np.ones(len(trace.lengths), np.int64) if trace.counts is None else trace.counts
 
 
-def _groups(trace: Trace, group: NDArray[np.int64]) -> int:
-    """A prompt drawn again in another step makes another group."""
-    step = np.zeros_like(group) if trace.step is None else trace.step
-    return len(np.unique(np.stack([step, group]), axis=1).T)
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Of both traces. `chance`: of two draws from the same, one has hardly more than so many times the other's."""
+
+    this: float
+    that: float
+    chance: float
+
+    @property
+    def ratio(self) -> float:
+        return self.this / self.that
+
+    @property
+    def apart(self) -> bool:
+        return max(self.ratio, 1 / self.ratio) > self.chance
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """`distance` is Kolmogorov's and Smirnov's: at no length do the shares of samples up to it differ by more."""
+
+    figures: dict[str, Ratio]
+    distance: float
+    distance_by_chance: float
+
+    @property
+    def apart(self) -> list[str]:
+        """What is further apart than chance makes it."""
+        names = [name for name, figure in self.figures.items() if figure.apart]
+        return [*names, *(["distance"] if self.distance > self.distance_by_chance else [])]
+
+
+def likeness(this: Trace, that: Trace) -> Likeness:
+    """Ratios are of this trace to that one. Chance is that of both being drawn from what they are together."""
+    from scipy.special import kolmogi
+
+    both = Trace("both", np.concatenate([this.lengths, that.lengths]), np.concatenate([weights(this), weights(that)]))
+    mine, other, together = describe(this), describe(that), describe(both)
+    doubt = DOUBT / (len(QUANTILES) + 2)  # shared by all that is looked at
+    # So many samples say something of their own: those of one prompt may all be alike.
+    fewest, most = sorted((mine.groups or this.size, other.groups or that.size))
+    off, reach = sqrt(1 / fewest + 1 / most), NormalDist().inv_cdf(1 - doubt / 2)
+    figures = {"mean": Ratio(mine.mean, other.mean, exp(min(reach * off * together.cv, 700)))}
+    for name, q in QUANTILES.items():
+        if fewest * (1 - q) < BEYOND:
+            continue
+        rank = reach * off * sqrt(q * (1 - q))
+        low, middle, high = quantiles(both, np.clip([q - rank, q, q + rank], 0, 1)).tolist()
+        chance = max(high / middle, middle / low)
+        figures[name] = Ratio(float(quantiles(this, q)), float(quantiles(that, q)), chance)
+    at = np.union1d(this.lengths, that.lengths)
+    distance = float(np.abs(_share_upto(this, at) - _share_upto(that, at)).max())
+    return Likeness(figures, distance, min(1.0, off * float(kolmogi(doubt))))
+
+
+def _share_upto(trace: Trace, at: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The share of samples that are no longer."""
+    order = np.argsort(trace.lengths, kind="stable")
+    upto = np.concatenate([[0], np.cumsum(weights(trace)[order])])
+    return np.asarray(upto[np.searchsorted(trace.lengths[order], at, side="right")] / trace.size, np.float64)

@@ -1,19 +1,26 @@
-"""What every file format offers: columns by name, and where a row stands in the file."""
+"""What every file format offers: columns by name, and where a row stands in the file. What JSON, NPY, NPZ, Parquet and
+Arrow files become: columns that are fetched by name, some rows at a time."""
 
-from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, compress, islice
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.bad import Check, sifted
+from odcsim.reading.faults import MISSING, Check, wrong
+from odcsim.reading.fields import count_tokens, is_list, pick
 from odcsim.support import budget
 from odcsim.trace import MAX_LENGTH
 
 Columns = dict[str, NDArray[np.float64]]
+Piece = Mapping[str, Any]
 EXACT = 2.0**53  # beyond it a float64 no longer holds every whole number
+PIECE = 1 << 18  # rows of numbers
 
 
 class Table(Protocol):
@@ -55,39 +62,29 @@ def numbers(table: Table, wanted: tuple[str, ...], where: str) -> Columns:
     return {name: np.concatenate([np.zeros(0), *(piece[name] for piece in pieces)]) for name in wanted}
 
 
-def are_whole(
+def check_whole(
     table: Table, name: str, values: NDArray[np.float64], *, least: int, most: float, start: int = 0
 ) -> Check:
     """That the values of the rows from `start` are whole numbers in [least, most]."""
-    wrong = ~((values >= least) & (values <= most))
-    wrong |= values != np.floor(values)
 
-    def told(row: int) -> tuple[str, str]:
+    def explain(row: int) -> tuple[str, str]:
         if np.isnan(values[row]):
             return table.fault(name, start + row)
         return f"column '{name}' holds {values[row]:.15g}", f"it takes whole numbers from {least} to {most:.0f}"
 
-    return Check(wrong, told)
+    return Check(~((values >= least) & (values <= most)) | (values != np.floor(values)), explain)
 
 
-def summed(
+def add_parts(
     table: Table, parts: tuple[str, ...], columns: Columns, start: int = 0
 ) -> tuple[NDArray[np.float64], list[Check]]:
     """One column of lengths, or prompt and response summed; either of the two may be empty, their sum may not."""
     least = 1 if len(parts) == 1 else 0
-    checks = [are_whole(table, name, columns[name], least=least, most=MAX_LENGTH, start=start) for name in parts]
+    checks = [check_whole(table, name, columns[name], least=least, most=MAX_LENGTH, start=start) for name in parts]
     if len(parts) == 1:
         return columns[parts[0]], checks
     total = np.sum([columns[name] for name in parts], axis=0)
-    return total, [*checks, are_whole(table, " + ".join(parts), total, least=1, most=MAX_LENGTH, start=start)]
-
-
-def lengths_of(table: Table, parts: tuple[str, ...], columns: Columns) -> NDArray[np.int64]:
-    """The same of a table in which no row may be bad."""
-    total, checks = summed(table, parts, columns)
-    for row, problem, fix in sifted(checks)[1]:
-        raise InputError(problem, where=table.place(row), fix=fix)
-    return total.astype(np.int64)
+    return total, [*checks, check_whole(table, " + ".join(parts), total, least=1, most=MAX_LENGTH, start=start)]
 
 
 def are_ids(values: NDArray[np.floating[Any]]) -> bool:
@@ -102,27 +99,107 @@ def labels(values: Iterable[object], where: str, *, texts: bool = False) -> NDAr
 
     `texts`: a text that says a whole number is one.
     """
-    seen: dict[object, int] = {}
-    most = budget.rows()
-    codes = np.fromiter((seen.setdefault(_plain(value), len(seen)) for value in _upto(most, values, where)), np.int64)
-    try:
-        return np.array([_id(label, texts) for label in seen], np.int64)[codes]
-    except (ValueError, OverflowError):
-        same: dict[str, int] = {}
-        return np.array([same.setdefault(str(label), len(same)) for label in seen], np.int64)[codes]
-
-
-def _upto(most: int, values: Iterable[object], where: str) -> Iterator[object]:
-    yield from islice(rest := iter(values), most)
+    numbers: dict[object, int] = {}
+    most, rest = budget.rows(), iter(values)
+    plain = (value if type(value) is int or type(value) is str else str(value) for value in islice(rest, most))
+    codes = np.fromiter((numbers.setdefault(value, len(numbers)) for value in plain), np.int64)
     if next(rest, None) is not None:
         raise budget.too_much(f"more than {most:,} rows, each with a step or group", where)
+    try:
+        if not texts and any(type(label) is not int for label in numbers):
+            raise ValueError
+        return np.array([int(str(label)) for label in numbers], np.int64)[codes]
+    except (ValueError, OverflowError):
+        same: dict[str, int] = {}
+        return np.array([same.setdefault(str(label), len(same)) for label in numbers], np.int64)[codes]
 
 
-def _plain(value: object) -> object:
-    return value if type(value) is int or type(value) is str else str(value)
+@dataclass(frozen=True, slots=True)
+class MemoryTable:
+    """`read` gives some columns piece by piece, each an array of numbers or any values in a row; a column that nobody
+    wants is never loaded."""
+
+    path: Path
+    names: list[str]
+    read: Callable[[tuple[str, ...]], Iterator[Piece]]
+    lists: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+
+    def pieces(self, wanted: tuple[str, ...]) -> Iterator[Columns]:
+        for piece in self.read(wanted):
+            yield {name: self._numbers(name, piece[name]) for name in wanted}
+
+    def values(self, name: str) -> Iterator[object]:
+        pieces = (piece[name] for piece in self.read((name,)))
+        return chain.from_iterable(each.tolist() if isinstance(each, np.ndarray) else each for each in pieces)
+
+    def labels(self, name: str, good: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        pieces, rows = [np.zeros(0, np.int64)], 0
+        for piece in self.read((name,)):
+            values = piece[name]
+            if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
+                break
+            if values.dtype.kind == "f" and not are_ids(values):
+                break
+            if (rows := rows + len(values)) > budget.rows():
+                raise budget.too_much(f"more than {budget.rows():,} rows, each with a step or group", self.path)
+            pieces.append(values.astype(np.int64))
+        else:  # all of them arrays of whole numbers
+            every = np.concatenate(pieces)
+            return every if good is None else every[good]
+        return labels(self.values(name) if good is None else compress(self.values(name), good), str(self.path))
+
+    def fault(self, name: str, row: int) -> tuple[str, str]:
+        return wrong(name, next(islice(self.values(name), row, None)))
+
+    def place(self, row: int) -> str:
+        return f"{self.path}, row {row + 1}"
+
+    def _numbers(self, name: str, values: Any) -> NDArray[np.float64]:
+        if isinstance(values, np.ndarray):
+            if values.ndim == 1 and values.dtype.kind in "iuf":
+                return values.astype(np.float64)
+            kind = f"a {values.ndim}-D array of {values.dtype}"
+            raise InputError(f"column '{name}' is {kind}", where=str(self.path), fix="give one number per sample")
+        return np.array([number(value, name) for value in values], np.float64)
 
 
-def _id(label: object, texts: bool) -> int:
-    if type(label) is int or texts:
-        return int(str(label))
-    raise ValueError
+def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
+    """A table of columns that are all there. What is no list (a note beside them) is no column."""
+    lists = {name: values for name, values in columns.items() if isinstance(values, list)}
+    check_sizes(path, {name: len(v) for name, v in lists.items()})
+    of_tokens = frozenset(name for name, v in lists.items() if v and is_list(v[0]))
+
+    def column(name: str) -> list[Any]:
+        if name in lists:
+            return lists[name]
+        top, _, rest = name.partition(".")  # a field inside a column's objects
+        return [pick(value if isinstance(value, dict) else {}, rest, MISSING) for value in lists[top]]
+
+    def read(wanted: tuple[str, ...]) -> Iterator[Piece]:
+        every = {name: column(name) for name in wanted}
+        for start in range(0, len(every[wanted[0]]), PIECE):
+            yield {name: values[start : start + PIECE] for name, values in every.items()}
+
+    return MemoryTable(path, list(lists), read, of_tokens)
+
+
+def check_sizes(path: Path, sizes: Mapping[str, int]) -> None:
+    """There are columns, of one length."""
+    if not sizes:
+        raise InputError("the file holds no columns", where=str(path), fix='give lists, such as {"length": [512]}')
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"'{name}' {size}" for name, size in sizes.items())
+        raise InputError(f"columns differ in length: {listed}", where=str(path), fix="give every row the same columns")
+
+
+def number(value: object, column: str) -> float:
+    """One value of a JSON file as a float, of a list of tokens how many count; NaN of anything else, as of true."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return float("inf")
+    if is_list(value):
+        return float(count_tokens(column, cast(list[int], value)))
+    return math.nan

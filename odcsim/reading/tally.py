@@ -1,6 +1,10 @@
-"""Rows as they come, while memory takes them; beyond that how many there are of each, since equal rows are alike."""
+"""Rows as they come, while memory takes them; beyond that how many there are of each, since equal rows are alike.
 
-from dataclasses import dataclass, field
+Pairs (DPO): what was chosen and what was rejected, two samples of a row that stay in one microbatch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +16,8 @@ from odcsim.trace import Trace
 Ints = NDArray[np.int64]
 LOSS = 31  # bits of a row's key below its length: no sample is longer
 WAITING = 1 << 22  # keys of pieces that are merged at a time
+PAIR = "pair"
+SIDES = 2
 
 
 @dataclass(slots=True)
@@ -44,11 +50,11 @@ class Tally:
 
     def trace(self, name: str, origin: str, group: Ints | None = None, step: Ints | None = None) -> Trace:
         if self._parts is None:
-            lengths, loss, counts = (_joined([piece[i] for piece in self._kept]) for i in range(3))
+            lengths, loss, counts = (_join([piece[i] for piece in self._kept]) for i in range(3))
             if lengths is None:
                 raise InputError("holds no rows", where=self.where, fix="give one row per sample")
             return Trace(name, lengths, counts, loss, group, step, origin)
-        [(keys, counts)] = self._reduced()
+        [(keys, counts)] = self._reduce()
         lengths, loss = keys >> LOSS, keys & (2**LOSS - 1) if self._with_loss else None
         origin = f"{origin}; {self.rows:,} rows, kept as counts of equal ones"
         return Trace(name, lengths, counts, loss, origin=origin, folded=True)
@@ -56,17 +62,17 @@ class Tally:
     def _merge(self, lengths: Ints, loss: Ints | None, counts: Ints | None) -> None:
         assert self._parts is not None
         self._with_loss = loss is not None
-        self._parts.append(_counted(lengths << LOSS if loss is None else (lengths << LOSS) | loss, counts))
+        self._parts.append(_count(lengths << LOSS if loss is None else (lengths << LOSS) | loss, counts))
         self._waiting += len(self._parts[-1][0])
         if self._waiting > max(WAITING, 2 * len(self._parts[0][0])):
-            self._parts = self._reduced()
+            self._parts = self._reduce()
             self._waiting = len(self._parts[0][0])
             if self._waiting > budget.rows() // 2:
                 raise budget.too_much(f"more than {budget.rows() // 2:,} unlike rows", self.where)
 
-    def _reduced(self) -> list[tuple[Ints, Ints]]:
+    def _reduce(self) -> list[tuple[Ints, Ints]]:
         keys, counts = (np.concatenate([part[i] for part in self._parts or ()]) for i in range(2))
-        return [_counted(keys, counts)]
+        return [_count(keys, counts)]
 
 
 def in_places(trace: Trace, where: object) -> Trace:
@@ -76,7 +82,7 @@ def in_places(trace: Trace, where: object) -> Trace:
     return trace
 
 
-def _counted(keys: Ints, counts: Ints | None) -> tuple[Ints, Ints]:
+def _count(keys: Ints, counts: Ints | None) -> tuple[Ints, Ints]:
     """Each key once, and how often it is there."""
     if not len(keys):
         return keys, keys
@@ -95,6 +101,23 @@ def _counted(keys: Ints, counts: Ints | None) -> tuple[Ints, Ints]:
     return keys[begins], np.add.reduceat(counts, begins)
 
 
-def _joined(pieces: list[Ints | None]) -> Ints | None:
+def _join(pieces: list[Ints | None]) -> Ints | None:
     known = [piece for piece in pieces if piece is not None]
     return np.concatenate(known) if known else None
+
+
+def in_turn(sides: Sequence[NDArray[np.float64]]) -> Ints:
+    """Sides of each row beside each other; of one side, as they are."""
+    return sides[0].astype(np.int64) if len(sides) == 1 else np.stack(sides, axis=1).ravel().astype(np.int64)
+
+
+def pair(trace: Trace, each: int) -> Trace:
+    """With so many samples of each row together."""
+    if each == 1:
+        return trace
+    loss = trace.loss
+    if loss is not None:
+        # After a prompt that is the same for both sides, as TRL has it where tokens merge at its end.
+        prompts = (trace.lengths - loss).reshape(-1, SIDES).min(axis=1).repeat(SIDES)
+        loss = np.asarray(trace.lengths - prompts, np.int64)
+    return replace(trace, loss=loss, bundle=np.arange(trace.size) // each, unit=PAIR)

@@ -71,11 +71,15 @@ class TextTable:
 
     def fault(self, name: str, row: int) -> tuple[str, str]:
         fields, width = self._record(row)[1], len(self.names)
+        same = "give every row the same columns"
         if not fields:
-            return "is blank", "give every row the same columns"
+            return "is blank", same
         if len(fields) != width:
-            return f"{len(fields)} fields where the first line has {width}", "give every row the same columns"
-        return f"column '{name}' holds {_short(fields[self.names.index(name)])}", "it takes whole numbers"
+            return f"{len(fields)} fields where the first line has {width}", same
+        text = fields[self.names.index(name)].strip()
+        if text and not _is_number(text):
+            text = repr(text if len(text) <= 40 else text[:37] + "...")
+        return f"column '{name}' holds {text or 'nothing'}", "it takes whole numbers"
 
     def _record(self, row: int) -> tuple[int, list[str]]:
         return next(islice(self._records(), row, None), (row + 1, []))
@@ -127,31 +131,30 @@ class TextTable:
         return seen
 
     def _exact(self, at: list[int], done: int) -> Iterator[NDArray[np.float64]]:
-        records = islice(self._records(), done, None)
-        while kept := self._numbers(islice(records, PIECE), at):
-            yield np.array(kept, np.float64).reshape(-1, len(at))
-
-    def _numbers(self, rows: Iterator[tuple[int, list[str]]], at: list[int]) -> "array[float]":
-        kept, width = array("d"), len(self.names)
-        for _, fields in rows:
-            if len(fields) != width:
-                kept.extend([math.nan] * len(at))
-                continue
-            try:
-                kept.extend([float(fields[column]) for column in at])
-            except ValueError:
-                kept.extend([_number(fields[column]) for column in at])
-        return kept
+        records, width = islice(self._records(), done, None), len(self.names)
+        while True:
+            numbers = array("d")
+            for _, fields in islice(records, PIECE):
+                if len(fields) != width:
+                    numbers.extend([math.nan] * len(at))
+                    continue
+                try:
+                    numbers.extend([float(fields[column]) for column in at])
+                except ValueError:
+                    numbers.extend([_number(fields[column]) for column in at])
+            if not numbers:
+                return
+            yield np.array(numbers, np.float64).reshape(-1, len(at))
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        with opened(self.path) as file:
+        with open_utf8(self.path) as file:
             yield from rows(file, self.path, self.delimiter, self.header_lines)
 
 
 def open_text(path: Path) -> TextTable:
     """Look at the first line: what separates fields, and whether it is a header."""
     check_lines(path)
-    with opened(path) as file:
+    with open_utf8(path) as file:
         first, lines = "", 0
         while not first.strip():
             if not (first := file.readline()):
@@ -169,13 +172,13 @@ def open_text(path: Path) -> TextTable:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
+def open_utf8(path: Path) -> Iterator[TextIO]:
     """The file as UTF-8 text; bytes that are not, found anywhere while it is read, are an error naming the line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield file
     except UnicodeDecodeError:
-        raise InputError("is not UTF-8 text", where=_undecodable(path), fix="save it as UTF-8") from None
+        raise InputError("is not UTF-8 text", where=_not_utf8(path), fix="save it as UTF-8") from None
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(path), fix="check the file") from None
 
@@ -200,7 +203,7 @@ def rows(file: TextIO, path: Path, delimiter: str, skip: int = 0) -> Iterator[tu
         raise InputError(f"is not delimited text ({error})", where=where, fix="save it as CSV") from None
 
 
-def _undecodable(path: Path) -> str:
+def _not_utf8(path: Path) -> str:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -220,10 +223,3 @@ def _number(field: str) -> float:
 
 def _is_number(field: str) -> bool:
     return not math.isnan(_number(field)) or field.strip().lower().lstrip("+-") == "nan"
-
-
-def _short(field: str) -> str:
-    text = field.strip()
-    if _is_number(text):
-        return text
-    return "nothing" if not text else repr(text if len(text) <= 40 else text[:37] + "...")

@@ -113,24 +113,18 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
-        self.filled()._refuse_unknown(words)
-        return super().parse_known_args(words, namespace)
-
-    def _refuse_unknown(self, words: Iterable[str]) -> None:
-        """Flags that this command does not have, with the one that was meant. Those of commands below are theirs."""
-        if self._subparsers is not None:
-            return
-        known = self._option_string_actions
-        for word in words:
+        known = self.filled()._option_string_actions
+        for word in words if self._subparsers is None else ():  # flags of commands below are theirs to refuse
             name = word.partition("=")[0]
             if not name.startswith("--"):
                 continue
             starts = [flag for flag in known if flag.startswith(name)]
             if name == "--" or any(known[flag].nargs == argparse.REMAINDER for flag in starts):  # which takes the rest
-                return
+                break
             if " " not in name and not starts:
                 near = _nearest(name, known, 0.7)
                 self.error(f"unknown flag {name:.60}" + (f"; did you mean {near}?" if near else self._for_example()))
+        return super().parse_known_args(words, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """One of many is named by the nearest, not by all of them."""

@@ -36,7 +36,8 @@ def check_writable(path: Path) -> None:
         raise InputError("is a folder", where=str(path), fix="name a file to write")
     if mode is not None and (stat.S_ISBLK(mode) or stat.S_ISSOCK(mode)):
         raise InputError("is a disk or a socket", where=str(path), fix="name a file to write")
-    folder = (_behind_links(path) if path.is_symlink() else path).parent
+    # Path.resolve has errors of its own for links that lead in a circle.
+    folder = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
     if not folder.is_dir():
         raise InputError("its folder does not exist", where=str(path), fix=f"make {folder} first")
 
@@ -81,7 +82,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 file.seek(0)
                 shutil.copyfileobj(file, out)
             return
-        target = _behind_links(path)
+        target = Path(os.path.realpath(path))
         mode = _mode(target)
         # In the same folder, under a name that nobody could have laid a link under; a new file or none.
         temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
@@ -104,7 +105,7 @@ def draft(path: Path) -> Iterator[Path]:
     """A name for somebody else to write under, who may fail afterwards or be killed. What is there when the block
     succeeds goes to `path`; whatever else was left beside it goes away."""
     check_writable(path)
-    target = _behind_links(path)
+    target = Path(os.path.realpath(path))
     beside = None if _leads_elsewhere(path) else target.parent
     with ExitStack() as stack:
         with telling(path):
@@ -201,10 +202,6 @@ def _mode(path: Path) -> int | None:
         raise InputError(f"cannot be written ({reason})", where=str(path), fix="name a file to write") from None
 
 
-def _behind_links(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # Path.resolve has errors of its own for links that lead in a circle
-
-
 def _leads_elsewhere(path: Path) -> bool:
     """Whether it is no regular file, or, as /dev/stdout, one that some process has open already."""
     mode = _mode(path)
@@ -212,7 +209,7 @@ def _leads_elsewhere(path: Path) -> bool:
         return True
     while mode is not None and path.is_symlink():
         path = path.parent / path.readlink()
-        if _behind_links(path.parent).parts[:2] == ("/", "proc"):
+        if Path(os.path.realpath(path.parent)).parts[:2] == ("/", "proc"):
             return True
     return False
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, TextIO
 
 import numpy as np
@@ -288,21 +287,16 @@ def _read_numbers(file: Any, count: int, dtype: np.dtype[Any], name: str) -> NDA
     return array
 
 
-class Archive:
+class Archive(zipfile.ZipFile):
     """Arrays of an NPZ, each read when it is asked for, whole or in pieces.
 
     What is wrong with one is a ValueError, or one of zipfile's or zlib's own; what is too large an InputError.
     """
 
     def __init__(self, file: BinaryIO, where: object = "") -> None:
-        self._zip, self._where, self._size = zipfile.ZipFile(file), where, 0
-        self.files = [name.removesuffix(".npy") for name in self._zip.namelist()]
-
-    def __enter__(self) -> "Archive":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._zip.close()
+        super().__init__(file)
+        self._where, self._bytes = where, 0
+        self.files = [name.removesuffix(".npy") for name in self.namelist()]
 
     def __contains__(self, name: str) -> bool:
         return name in self.files
@@ -314,8 +308,8 @@ class Archive:
     def __getitem__(self, name: str) -> NDArray[Any]:
         """All of it; what was asked for before is taken to be in memory still."""
         with self._member(name) as (member, head):
-            self._size += head.size
-            budget.check(COPIES * self._size, "arrays", self._where)
+            self._bytes += head.size
+            budget.check(COPIES * self._bytes, "arrays", self._where)
             array = _read_numbers(member, head.count, head.dtype, name)
         return array.reshape(head.shape, order="F" if head.fortran else "C")
 
@@ -326,10 +320,10 @@ class Archive:
     @contextmanager
     def _member(self, name: str) -> Iterator[tuple[Any, NumpyHeader]]:
         """A member where its numbers begin, and its header."""
-        member_name = f"{name}.npy" if f"{name}.npy" in self._zip.NameToInfo else name
-        with self._zip.open(member_name) as member:
+        member_name = f"{name}.npy" if f"{name}.npy" in self.NameToInfo else name
+        with self.open(member_name) as member:
             head = read_header(member, name)
-            size = self._zip.getinfo(member_name).file_size - head.at
+            size = self.getinfo(member_name).file_size - head.at
             if min(head.shape, default=0) < 0 or head.size != size or (head.count and not head.dtype.itemsize):
                 raise ValueError(f"'{name}' claims {head.size:,} bytes and holds {size:,}")
             member.seek(head.at)

@@ -22,27 +22,15 @@ class PlainText:
 
     def __init__(self, stream: TextIO, *, steers: bool = False) -> None:
         self.stream, self._steers = stream, steers
-        self._encoding = stream.encoding or "utf-8"
+        self.encoding = stream.encoding or "utf-8"
+        self.isatty, self.fileno, self.flush = stream.isatty, stream.fileno, stream.flush
 
     def write(self, text: str) -> int:
         if not self._steers and not all(line.isprintable() for line in text.split("\n")):
             text = plain(text, "\n")
         if not text.isascii():
-            text = text.encode(self._encoding, "backslashreplace").decode(self._encoding)
+            text = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
         return self.stream.write(text)
-
-    @property
-    def encoding(self) -> str:
-        return self._encoding
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
-    def fileno(self) -> int:
-        return self.stream.fileno()
-
-    def flush(self) -> None:
-        self.stream.flush()
 
 
 def colours() -> PlainText:

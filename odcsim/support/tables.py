@@ -6,8 +6,13 @@ from typing import Any
 
 def lines(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> list[str]:
     """A line per row. A column of so many characters has its text to the right; one of fewer than 0, to the left."""
-    pairs = (zip(row, widths, strict=True) for row in rows)
-    return ["".join(_cell(text, width) for text, width in row).rstrip() for row in pairs]
+    lines = []
+    for row in rows:
+        cells = [
+            text.rjust(width) if width > 0 else text.ljust(-width) for text, width in zip(row, widths, strict=True)
+        ]
+        lines.append("".join(cells).rstrip())
+    return lines
 
 
 def fitted(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -26,7 +31,3 @@ def flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Of all columns, in the order in which they are first met."""
     return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _cell(text: str, width: int) -> str:
-    return text.rjust(width) if width > 0 else text.ljust(-width)

@@ -51,10 +51,24 @@ def open_folder(given: str | Path) -> TokenizerFolder:
     path = path / MODEL if path.is_dir() else path
     if not path.is_file():
         raise InputError("no such tokenizer", where=str(path), fix=GIVE)
-    _needed(path)
-    folder = path.parent
-    config = _json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
-    special = {name: token for name in SPECIAL if (token := _token(config.get(name)))}
+    for package in ("tokenizers", "jinja2"):
+        try:
+            import_module(package)
+        except ImportError:
+            problem, fix = f"counting tokens needs {package}", "install it with: pip install 'odcsim[tokenize]'"
+            raise InputError(problem, where=str(path), fix=fix) from None
+    folder, config = path.parent, {}
+    if (folder / CONFIG).is_file():
+        with reading(folder / CONFIG, missing=GIVE, expected="a JSON object"):
+            config = json.loads(read_text(folder / CONFIG))
+            if not isinstance(config, dict):
+                raise ValueError("no object")
+    special = {}
+    for name in SPECIAL:  # each a token, or an object that holds one
+        token = config.get(name)
+        token = str(token.get("content", "")) if isinstance(token, dict) else token
+        if token and isinstance(token, str):
+            special[name] = token
     sources = _templates(folder, config)
     source = folder / (TEMPLATE if (folder / TEMPLATE).is_file() else CONFIG)
     return TokenizerFolder(path, special, ChatTemplate(sources, special, str(source)) if sources else None)
@@ -73,45 +87,18 @@ def tokenizer_at(path: Path) -> Any:
     return tokenizer
 
 
-def _needed(path: Path) -> None:
-    for package in ("tokenizers", "jinja2"):
-        try:
-            import_module(package)
-        except ImportError:
-            raise InputError(
-                f"counting tokens needs {package}",
-                where=str(path),
-                fix="install it with: pip install 'odcsim[tokenize]'",
-            ) from None
-
-
 def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Files of their own win over the config, in which there is one template, or a list of named ones."""
-    told = config.get("chat_template")
-    sources = {"default": told} if isinstance(told, str) else {}
-    if isinstance(told, list):
-        sources = {
-            str(t["name"]): str(t["template"]) for t in told if isinstance(t, dict) and {"name", "template"} <= {*t}
-        }
+    given = config.get("chat_template")
+    sources = {"default": given} if isinstance(given, str) else {}
+    if isinstance(given, list):
+        named = [one for one in given if isinstance(one, dict) and {"name", "template"} <= {*one}]
+        sources = {str(one["name"]): str(one["template"]) for one in named}
     if (folder / TEMPLATE).is_file():
-        others = sorted((folder / OTHERS).glob("*.jinja"))
-        sources = {"default": _text(folder / TEMPLATE)} | {path.stem: _text(path) for path in others}
+        files = {"default": folder / TEMPLATE}
+        files |= {path.stem: path for path in sorted((folder / OTHERS).glob("*.jinja"))}
+        sources = {}
+        for name, path in files.items():
+            with reading(path, missing=GIVE, expected="a chat template"):
+                sources[name] = read_text(path)
     return sources if "default" in sources else {}
-
-
-def _token(value: Any) -> str:
-    """A token, or an object that holds one."""
-    return str(value.get("content", "")) if isinstance(value, dict) else value if isinstance(value, str) else ""
-
-
-def _text(path: Path) -> str:
-    with reading(path, missing=GIVE, expected="a chat template"):
-        return read_text(path)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    with reading(path, missing=GIVE, expected="a JSON object"):
-        content = json.loads(read_text(path))
-        if not isinstance(content, dict):
-            raise ValueError("no object")
-        return content

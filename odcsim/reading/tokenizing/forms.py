@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from odcsim.reading.nested import picked
+from odcsim.reading.fields import pick
 from odcsim.reading.tokenizing.folder import TokenizerFolder
 from odcsim.reading.tokenizing.template import Spans
-from odcsim.reading.tokenizing.turns import BESIDE, HISTORY, Record, UnfitRow, earlier, messages, rendered, talk
+from odcsim.reading.tokenizing.turns import BESIDE, HISTORY, Record, UnfitRow, earlier, messages, render, talk
 
 CHATS = ("messages", "conversations", "conversation")
 ALPACA = ("instruction", "input", "output")
@@ -54,7 +54,7 @@ class Passage:
     spans: Spans | None = None
 
 
-Written = Callable[[Record, TokenizerFolder], Passage]
+Write = Callable[[Record, TokenizerFolder], Passage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Form:
     kind: RowKind
     column: str | None  # that somebody named
     plain: bool
-    written: Written
+    write: Write
     beside: tuple[str, ...] = ()  # what it reads beside its text
     groups: str = ""  # the column whose like values in a row are rollouts of one prompt
 
@@ -96,7 +96,7 @@ class Form:
             raise UnfitRow(f"is {kind} where the first row is {self.kind}", fix)
         if self.kind.columns == SIDES:
             return [_side(row, *names, by) for names in (SIDES, SIDES[::-1])]
-        return [self.written(row, by)]
+        return [self.write(row, by)]
 
 
 def form_of(record: Record, column: str | None, *, chat: bool) -> Form | None:
@@ -109,58 +109,50 @@ def form_of(record: Record, column: str | None, *, chat: bool) -> Form | None:
         plain = isinstance(record[first], str) and not talk(record[first])
         return Form(kind, column, plain, lambda row, by: _side(row, *SIDES, by), (*BEFORE, "input", *BESIDE))
     if words == "conversations":
-        return Form(kind, column, False, lambda row, by: _chat(row, _value(row, first), by), BESIDE)
+        return Form(kind, column, False, lambda row, by: _chat(row, pick(row, first), by), BESIDE)
     if words == "texts":
-        return Form(kind, column, True, lambda row, by: Passage(_ended(_text(row, first), by)))
+        return Form(kind, column, True, lambda row, by: Passage(_end(_text(row, first), by)))
     if words == "Alpaca":
         return Form(kind, column, not chat, lambda row, by: _alpaca(row, by, chat=chat), (*BESIDE, HISTORY))
-    return _pair(kind, first, *others)
+    [completion] = others
+    if kind.spoken:
+        return Form(
+            kind, None, False, lambda row, by: _dialogue(row, row.get(first), row.get(completion), by), BESIDE, first
+        )
+    groups = first if first in ("input", "prompt") else ""
+    return Form(kind, None, True, lambda row, by: _join(_text(row, first), _text(row, completion), by), groups=groups)
 
 
 def _kind(record: Record, column: str | None) -> RowKind | None:
     if column is not None:
-        return _of_column(_value(record, column), column)
-    if all(_is_written(record.get(name)) for name in SIDES):
+        value = pick(record, column)  # also of a field inside another: `meta.text`
+        if talk(value):
+            return RowKind("conversations", (column,))
+        return RowKind("texts", (column,)) if isinstance(value, str) else None
+    if all(_has_text(record.get(name)) for name in SIDES):
         return RowKind("pairs", SIDES, not isinstance(record[SIDES[0]], str))
     if name := next((n for n in CHATS if talk(record.get(n))), None):
         return RowKind("conversations", (name,))
     if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
         return RowKind("Alpaca", ALPACA)
     for prompt, completion in PAIRS:
-        if _is_written(record.get(prompt)) and _is_written(record.get(completion)):
+        if _has_text(record.get(prompt)) and _has_text(record.get(completion)):
             return RowKind(f"{prompt} + {completion}", (prompt, completion), not isinstance(record[prompt], str))
     name = next((n for n in TEXTS if isinstance(record.get(n), str)), None)
     return RowKind("texts", (name,)) if name else None
 
 
-def _of_column(value: Any, column: str) -> RowKind | None:
-    if talk(value):
-        return RowKind("conversations", (column,))
-    return RowKind("texts", (column,)) if isinstance(value, str) else None
-
-
-def _pair(kind: RowKind, prompt: str, completion: str) -> Form:
-    if kind.spoken:
-        return Form(
-            kind, None, False, lambda row, by: _dialogue(row, row.get(prompt), row.get(completion), by), BESIDE, prompt
-        )
-    groups = prompt if prompt in ("input", "prompt") else ""
-    return Form(
-        kind, None, True, lambda row, by: _joined(_text(row, prompt), _text(row, completion), by), groups=groups
-    )
-
-
 def _chat(row: Record, value: Any, by: TokenizerFolder) -> Passage:
-    text, spans = rendered(by, row, messages(row, value))
+    text, spans = render(by, row, messages(row, value))
     return Passage(text, None, spans)
 
 
 def _dialogue(row: Record, prompt: Any, completion: Any, by: TokenizerFolder) -> Passage:
     """A prompt and what an assistant made of it."""
-    asked = messages(row, prompt)
-    made = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else messages({}, completion)
-    whole, spans = rendered(by, row, [*asked, *made])
-    return Passage(whole, rendered(by, row, asked, answer=True)[0], spans)
+    before = messages(row, prompt)
+    after = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else messages({}, completion)
+    whole, spans = render(by, row, [*before, *after])
+    return Passage(whole, render(by, row, before, answer=True)[0], spans)
 
 
 def _side(row: Record, side: str, other: str, by: TokenizerFolder) -> Passage:
@@ -168,14 +160,14 @@ def _side(row: Record, side: str, other: str, by: TokenizerFolder) -> Passage:
     prompt = next((row[name] for name in BEFORE if row.get(name) is not None), None)
     if talk(row.get(side)):
         return _spoken_side(row, prompt, messages({}, row.get(side)), messages({}, row.get(other)), by)
-    made = _text(row, side)
+    text = _text(row, side)
     if lost := [name for name in ("system", "input") if row.get(name)]:
         raise UnfitRow(f"has {' and '.join(lost)} beside texts of a pair", "write it into the prompt")
     if prompt is None:
-        return Passage(_ended(made, by), _common(made, _text(row, other)))
+        return Passage(_end(text, by), _common(text, _text(row, other)))
     if not isinstance(prompt, str):
         raise UnfitRow("has a prompt that is no text, before a text")
-    return _joined(prompt, made, by)
+    return _join(prompt, text, by)
 
 
 def _spoken_side(row: Record, prompt: Any, turns: list[Any], others: list[Any], by: TokenizerFolder) -> Passage:
@@ -183,8 +175,8 @@ def _spoken_side(row: Record, prompt: Any, turns: list[Any], others: list[Any], 
         return _dialogue(row, prompt, turns, by)
     if isinstance(prompt, str) and turns[0].get("role") == "assistant":
         return _dialogue(row, [{"role": "user", "content": prompt}], turns, by)
-    asked = _common(turns, others)
-    return _dialogue(row, asked, turns[len(asked) :], by) if asked else _chat(row, turns, by)
+    same = _common(turns, others)
+    return _dialogue(row, same, turns[len(same) :], by) if same else _chat(row, turns, by)
 
 
 def _common(one: Any, other: Any) -> Any:
@@ -202,33 +194,25 @@ def _alpaca(row: Record, by: TokenizerFolder, *, chat: bool) -> Passage:
         if lost := [name for name in ("system", "tools", HISTORY) if row.get(name)]:
             fix = "name a --tokenizer with one beside it, or leave it out"
             raise UnfitRow(f"has {' and '.join(lost)}, which nothing but a chat template writes", fix)
-        return _joined(f"{asked}\n", _text(row, "output"), by)
+        return _join(f"{asked}\n", _text(row, "output"), by)
     return _dialogue(row, [*before, {"role": "user", "content": asked}], _text(row, "output"), by)
 
 
-def _joined(prompt: str, completion: str, by: TokenizerFolder) -> Passage:
-    return Passage(_ended(prompt + completion, by), prompt)
+def _join(prompt: str, completion: str, by: TokenizerFolder) -> Passage:
+    return Passage(_end(prompt + completion, by), prompt)
 
 
-def _ended(text: str, by: TokenizerFolder) -> str:
+def _end(text: str, by: TokenizerFolder) -> str:
     """Trainers end a sample with the tokenizer's end of text, where it does not end so already."""
     return text if not by.eos or text.endswith(by.eos) else text + by.eos
 
 
-def _is_written(value: Any) -> bool:
+def _has_text(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and bool(talk(value)))
 
 
-def _value(row: Record, name: str) -> Any:
-    """Also of a field inside another: `meta.text`."""
-    try:
-        return picked(row, name)
-    except KeyError:
-        return None
-
-
 def _text(row: Record, name: str) -> str:
-    value = _value(row, name)
+    value = pick(row, name)
     if not isinstance(value, str):
         raise UnfitRow(f"has no text in '{name}'")
     return value

@@ -30,7 +30,7 @@ class UnfitRow(ValueError):
         self.fix = fix
 
 
-def rendered(by: TokenizerFolder, row: Record, talk: list[Any], *, answer: bool = False) -> tuple[str, Spans | None]:
+def render(by: TokenizerFolder, row: Record, talk: list[Any], *, answer: bool = False) -> tuple[str, Spans | None]:
     """The text of messages as the row's own tools and settings have it."""
     template: Any = by.template
     text: tuple[str, Spans | None] = template.render(talk, _tools(row), answer=answer, more=_settings(row))
@@ -38,10 +38,10 @@ def rendered(by: TokenizerFolder, row: Record, talk: list[Any], *, answer: bool 
 
 
 def messages(row: Record, value: Any) -> list[Any]:
-    found = talk(value)
-    if not found:
+    given = talk(value)
+    if not given:
         raise UnfitRow("has no messages")
-    turns = [_spoken(message) for message in found]
+    turns = [_turn(message) for message in given]
     if (system := row.get("system")) and turns[0].get("role") != "system":
         turns.insert(0, {"role": "system", "content": system})
     return turns
@@ -50,7 +50,7 @@ def messages(row: Record, value: Any) -> list[Any]:
 def earlier(row: Record) -> list[Any]:
     """The turns before an instruction."""
     given = row.get(HISTORY)
-    pairs = _parsed(given) if isinstance(given, str) and given.strip() else given or []
+    pairs = _parse(given) if isinstance(given, str) and given.strip() else given or []
     if not isinstance(pairs, list) or not all(isinstance(p, list) and [*map(type, p)] == [str, str] for p in pairs):
         raise UnfitRow(f"has a {HISTORY} that is no list of pairs of texts")
     return [{"role": role, "content": text} for p in pairs for role, text in zip(("user", "assistant"), p, strict=True)]
@@ -59,13 +59,13 @@ def earlier(row: Record) -> list[Any]:
 def talk(value: Any) -> list[Any] | None:
     """Messages, which some files hold as a text of JSON."""
     if isinstance(value, str):
-        value = _parsed(value) if value.lstrip()[:1] == "[" else None
+        value = _parse(value) if value.lstrip()[:1] == "[" else None
         named = isinstance(value, list) and all(isinstance(m, dict) and {"role", "from"} & {*m} for m in value)
         return value if named else None
     return value if isinstance(value, list) and all(isinstance(message, dict) for message in value) else None
 
 
-def _spoken(message: dict[str, Any]) -> dict[str, Any]:
+def _turn(message: dict[str, Any]) -> dict[str, Any]:
     """Of ShareGPT's `from` and `value` what everybody else calls role and content."""
     if "from" in message and "role" not in message:
         speaker = str(message["from"])
@@ -87,7 +87,7 @@ def _tools(row: Record) -> Any:
 def _settings(row: Record) -> dict[str, Any]:
     """What a row tells the template by itself, as TRL reads it: `enable_thinking` and the like."""
     given = row.get("chat_template_kwargs")
-    settings = _parsed(given) if isinstance(given, str) and given.strip() else given or {}
+    settings = _parse(given) if isinstance(given, str) and given.strip() else given or {}
     if not isinstance(settings, dict):
         raise UnfitRow("has chat_template_kwargs that are no object")
     if taken := sorted(_TAKEN & {*settings}):
@@ -95,7 +95,7 @@ def _settings(row: Record) -> dict[str, Any]:
     return settings
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ from texts import UNMARKED, tokenizer_in
 
 from odcsim.cli import main
 from odcsim.errors import InputError
-from odcsim.reading import bad, load
+from odcsim.reading import faults, load
 
 VALUES = st.lists(st.sampled_from([None, math.nan, -5, 0, 2.5, 2**31, 5, 70, 900]), min_size=2, max_size=20)
 TALK = [{"role": "user", "content": "Who waits?"}, {"role": "assistant", "content": "Whoever is done."}]
@@ -41,7 +41,7 @@ def refused(path, wrong, rows, **asked):
     said = caught.value.problem
     assert "\n" not in str(caught.value)
     assert wrong == 1 or f"{wrong:,} of {rows:,} " in said
-    assert (f" and {wrong - bad.NAMED} more" in said) == (wrong > bad.NAMED)
+    assert (f" and {wrong - faults.NAMED} more" in said) == (wrong > faults.NAMED)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -101,7 +101,7 @@ def test_a_blank_line_is_a_row_unless_nothing_comes_after_it(tmp_path_factory, m
     assert trace.lengths.tolist() == [9, *(int(row) for row in rows if row.isdecimal()), 9]
     wrong = [3 + i for i, row in enumerate(rows) if not row.isdecimal()]
     assert trace.left_out.startswith(f"{len(wrong)} of {len(rows) + 2} rows" if wrong else "")
-    assert all(f"{line}" in trace.left_out for line in wrong[: bad.NAMED])
+    assert all(f"{line}" in trace.left_out for line in wrong[: faults.NAMED])
 
 
 @pytest.mark.parametrize("counts", [False, True])

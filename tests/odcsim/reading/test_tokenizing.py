@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 from odcsim.decide.advice import Wish
 from odcsim.errors import InputError
 from odcsim.question import Question
-from odcsim.reading import counted, load
-from odcsim.reading.bad import Fault
-from odcsim.reading.tokenizing import kept, writing
-from odcsim.reading.tokenizing.counting import RowTokens
+from odcsim.reading import load, texts
+from odcsim.reading.faults import Fault
+from odcsim.reading.tokenizing import cache, render
+from odcsim.reading.tokenizing.cache import RowTokens
 
 ASKED, SAID = WORDS[0], WORDS[1]
 TALK = [{"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}]
@@ -68,7 +68,7 @@ def test_a_template_in_a_file_of_its_own_wins_and_one_that_marks_the_assistant_g
 
 
 def test_more_rows_than_a_block_by_a_file_that_cuts_and_pads(tmp_path, folder, tokens):
-    texts = [ASKED[: 1 + i % 30] for i in range(2 * writing.BLOCK + 3)]
+    texts = [ASKED[: 1 + i % 30] for i in range(2 * render.BLOCK + 3)]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=64)
@@ -98,7 +98,9 @@ def test_rollouts_keep_their_steps_and_groups(tmp_path, folder):
 def test_a_sample_is_of_the_rows_that_it_drew(tmp_path, folder, name):
     path = write(tmp_path / name, [{"text": "a " * i} for i in range(1, 61)])
     every, part = load(path, tokenizer=folder), load(path, tokenizer=folder, sample=20)
-    assert part.lengths.tolist() == every.lengths[counted._drawn(60, 20)].tolist()
+    assert (
+        part.lengths.tolist() == every.lengths[np.sort(np.random.default_rng(0).choice(60, 20, replace=False))].tolist()
+    )
     assert (part.drawn_from, every.drawn_from, part.size, part.whole) == (60, 0, 20, 60)
     assert load(path, tokenizer=folder, sample=60).lengths.tolist() == every.lengths.tolist()
     epochs = Question(trace=part, model="qwen3-0.6b", global_batch=6, epochs=2.0)
@@ -111,8 +113,8 @@ def test_a_samples_band_holds_the_whole_nineteen_times_of_twenty():
     rng = np.random.default_rng(0)
     whole, held = rng.integers(1, 2000, 400), 0
     for _ in range(400):
-        part = counted.Trace("a", rng.choice(whole, 200, replace=False), drawn_from=400)
-        off = float(counted.band(part).partition("within ")[2].partition("%")[0]) / 100
+        part = texts.Trace("a", rng.choice(whole, 200, replace=False), drawn_from=400)
+        off = float(texts.band(part).partition("within ")[2].partition("%")[0]) / 100
         held += abs(part.lengths.mean() - whole.mean()) <= off * part.lengths.mean()
     assert 0.92 < held / 400 < 0.98
 
@@ -121,7 +123,7 @@ def test_what_was_counted_is_counted_once_and_a_damaged_cache_is_not_in_the_way(
     path = write(tmp_path / "a.jsonl", [{"text": ASKED}, {"text": SAID}])
     first = load(path, tokenizer=folder)
     with monkeypatch.context() as patched:
-        patched.setattr(counted, "counted", None)
+        patched.setattr(texts, "count_blocks", None)
         assert load(path, tokenizer=folder).lengths.tolist() == first.lengths.tolist()
         (moved := tmp_path / "b.jsonl").write_bytes(path.read_bytes())
         assert load(moved, tokenizer=folder).lengths.tolist() == first.lengths.tolist()
@@ -129,7 +131,7 @@ def test_what_was_counted_is_counted_once_and_a_damaged_cache_is_not_in_the_way(
         with pytest.raises(TypeError):
             load(path, tokenizer=folder)
     assert load(path, tokenizer=folder).lengths[1] > first.lengths[1]
-    for file in kept.folder().iterdir():
+    for file in cache.folder().iterdir():
         file.write_bytes(b"PK\x03\x04 no archive")
     assert load(moved, tokenizer=folder).lengths.tolist() == first.lengths.tolist()
 
@@ -158,10 +160,10 @@ def test_what_cannot_be_counted_is_refused(tmp_path, folder, name, rows, how):
 KEPT = RowTokens(np.arange(20_000), np.arange(20_000) // 2, (Fault(0, "has no messages", "mend the row"),))
 KEEPS = """
 import sys, numpy as np
-from odcsim.reading.tokenizing import kept
+from odcsim.reading.tokenizing import cache
 counted = np.arange(20_000), np.arange(20_000) // 2, [(0, "has no messages", "mend the row")]
 while True:
-    kept.keep("it", counted)
+    cache.keep("it", counted)
     print(flush=True)
 """
 
@@ -173,29 +175,29 @@ def is_whole(found):
 def test_processes_and_threads_that_keep_one_thing_at_once_leave_it_whole_and_nothing_else():
     """Two processes keep it again and again until they are killed, and it is recalled all the while."""
     with ThreadPoolExecutor(8) as threads:
-        assert len(list(threads.map(kept.keep, ["it"] * 8, [KEPT] * 8))) == 8
-    assert [path.name for path in kept.folder().iterdir()] == ["it.npz"]
+        assert len(list(threads.map(cache.keep, ["it"] * 8, [KEPT] * 8))) == 8
+    assert [path.name for path in cache.folder().iterdir()] == ["it.npz"]
     keeping = [subprocess.Popen([sys.executable, "-c", KEEPS], cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
     try:
         for process in keeping:
             process.stdout.readline()
-        assert all(is_whole(kept.recall("it")) for _ in range(100))
+        assert all(is_whole(cache.recall("it")) for _ in range(100))
     finally:
         for process in keeping:
             process.kill()
             process.communicate()
-    assert is_whole(kept.recall("it"))
+    assert is_whole(cache.recall("it"))
 
 
 def test_what_is_torn_was_never_there():
-    kept.keep("it", KEPT)
-    [path] = kept.folder().iterdir()
+    cache.keep("it", KEPT)
+    [path] = cache.folder().iterdir()
     whole = path.read_bytes()
     for share in (0.0, 0.1, 0.5, 0.99):
         path.write_bytes(whole[: int(share * len(whole))])
-        assert kept.recall("it") is None
-    kept.keep("it", KEPT)
-    assert is_whole(kept.recall("it"))
+        assert cache.recall("it") is None
+    cache.keep("it", KEPT)
+    assert is_whole(cache.recall("it"))
 
 
 @pytest.mark.parametrize("place", ["a file", "a link to nowhere", "no home"])
@@ -208,6 +210,6 @@ def test_where_nothing_can_be_kept_nothing_is_said(tmp_path, monkeypatch, place)
         (tmp_path / "odcsim").write_text("mine")
     else:
         (tmp_path / "odcsim").symlink_to(tmp_path / "nowhere" / "else")
-    kept.keep("it", KEPT)
-    assert kept.recall("it") is None
+    cache.keep("it", KEPT)
+    assert cache.recall("it") is None
     assert [path.name for path in tmp_path.iterdir()] == ([] if place == "no home" else ["odcsim"])

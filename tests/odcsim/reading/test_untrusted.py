@@ -13,9 +13,9 @@ from rowfiles import write
 from texts import UNMARKED
 
 from odcsim.errors import InputError
-from odcsim.reading import counted, load
-from odcsim.reading.tokenizing import writer, writing
-from odcsim.reading.tokenizing.writer import RUN, TextReader, writer_of
+from odcsim.reading import load, texts
+from odcsim.reading.tokenizing import children, render
+from odcsim.reading.tokenizing.children import RUN, TextReader, writer_of
 from odcsim.support import budget
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -77,8 +77,8 @@ def some(cases, *quick):
 @pytest.fixture(autouse=True)
 def bounds(tmp_path, monkeypatch):
     monkeypatch.setenv(budget.VARIABLE, "600MB")
-    monkeypatch.setattr(writing, "SECONDS", 0.3)
-    monkeypatch.setattr(counted, "SECONDS", 1.0)
+    monkeypatch.setattr(render, "SECONDS", 0.3)
+    monkeypatch.setattr(texts, "SECONDS", 1.0)
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "chats.jsonl", [{"messages": [{"role": "user", "content": word}]} for word in ("a", "b", "slow")])
     write(tmp_path / "texts.jsonl", [{"text": "a" * 60 + "b a"}])
@@ -137,17 +137,17 @@ def test_who_brings_the_process_down_is_named(number, folder, monkeypatch):
     really = TextReader._hear
 
     def hear(self, process, *of):
-        if self._module == "writing":
+        if self._module == "render":
             os.kill(process.pid, number)
         return really(self, process, *of)
 
     monkeypatch.setattr(TextReader, "_hear", hear)
     name = signal.Signals(number).name
     assert name in refused("chats.jsonl", templated(folder, LOOP), str(folder))
-    monkeypatch.setattr(writer, "RUN", f"import os; os.kill(os.getpid(), {int(number)}); '{{}}'")
-    writer.counter_of.cache_clear()
+    monkeypatch.setattr(children, "RUN", f"import os; os.kill(os.getpid(), {int(number)}); '{{}}'")
+    children.counter_of.cache_clear()
     assert name in refused("texts.jsonl", folder, "")
-    writer.counter_of.cache_clear()
+    children.counter_of.cache_clear()
 
 
 def test_one_process_serves_all_files(folder):

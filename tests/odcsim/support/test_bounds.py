@@ -10,7 +10,7 @@ import pytest
 
 from odcsim.cli import main
 from odcsim.errors import InputError
-from odcsim.reading import unpacked
+from odcsim.reading import unpack
 from odcsim.support import budget, inputs
 
 GIVEN = {"8GB": 8e9, "2.5 gb": 2.5e9, "512MiB": 512 * 2**20, "1T": 1e12, "3000000000": 3e9, "": 2e9}
@@ -75,7 +75,7 @@ def test_whoever_gives_more_than_anybody_needs_is_not_read_on(tmp_path, monkeypa
     assert inputs.read_bytes(tmp_path / "a") == bytes(100)
     with pytest.raises(InputError):
         inputs.read_bytes(tmp_path / "a", budget.USUAL // 99)
-    monkeypatch.setattr(unpacked, "MOST", 1000)
+    monkeypatch.setattr(unpack, "MOST", 1000)
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(b"1\n" * 10**6)}))
     assert main(["trace", "info", "-"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -1,4 +1,5 @@
-"""The process that texts are read and rendered by, seen from who asks: started once, used again, ended with us."""
+"""The processes that texts are rendered and tokens counted by, seen from who asks: started once, used again, ended with
+us. Blocks of passages become lengths: the tokenizer's own threads take all cores for each block."""
 
 import json
 import os
@@ -7,20 +8,26 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from array import array
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
+import numpy as np
+
 from odcsim.errors import InputError
+from odcsim.reading.faults import NAMED, Fault
+from odcsim.reading.tokenizing.cache import RowTokens
 from odcsim.reading.tokenizing.forms import Passage
+from odcsim.reading.tokenizing.render import SIZE, Request, too_slow
 from odcsim.reading.tokenizing.turns import UnfitRow
-from odcsim.reading.tokenizing.writing import SIZE, Request, too_slow
 
 if TYPE_CHECKING:
-    from odcsim.reading.tokenizing.counter import CountRequest
+    from odcsim.reading.tokenizing.count import CountRequest
 
 # Whoever asked is interrupted, too, and ends this; what it imports first takes long enough to be interrupted in.
 IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -30,13 +37,13 @@ RUN = IGNORE + "from odcsim.reading.tokenizing.{} import main; main()"
 @cache
 def writer_of(_process: int) -> "TextReader":
     """One for each process: what is forked has not started its parent's."""
-    return TextReader("writing")
+    return TextReader("render")
 
 
 @cache
 def counter_of(_process: int) -> "TextReader":
     """Of what it says in other languages' words nothing is printed."""
-    return TextReader("counter", stderr=subprocess.DEVNULL)
+    return TextReader("count", stderr=subprocess.DEVNULL)
 
 
 class TextReader:
@@ -53,30 +60,25 @@ class TextReader:
         process = self._started()
         process.stdin.write(pickle.dumps(request))
         process.stdin.flush()
-        while (said := self._hear(process, request.seconds, source)) is not None:
-            if isinstance(said, dict):
-                raise InputError(said["problem"], where=said["where"], fix=said["fix"])
-            yield [_heard(*row) for row in said]
+        while (rows := self._hear(process, request.seconds, source)) is not None:
+            yield [_passage(*row) for row in rows]
 
     @contextmanager
     def counting(self, request: "CountRequest") -> Iterator[Callable[[list[Passage]], Any]]:
         """Gives what counts the tokens of passages; their tokenizer is to blame where the process ends."""
         process = self._started()
 
-        def asked(content: bytes) -> Any:
+        def ask(content: bytes) -> Any:
             with suppress(BrokenPipeError):  # it has ended, which is heard
                 process.stdin.write(content)
                 process.stdin.flush()
-            found = self._hear(process, request.seconds, str(request.path))
-            if isinstance(found, dict):
-                raise InputError(found["problem"], where=found["where"], fix=found["fix"])
-            return found
+            return self._hear(process, request.seconds, str(request.path))
 
         def count(passages: list[Passage]) -> Any:
             content = json.dumps([[one.text, one.prompt, one.spans] for one in passages], ensure_ascii=False).encode()
-            return asked(SIZE.pack(len(content)) + content)
+            return ask(SIZE.pack(len(content)) + content)
 
-        asked(pickle.dumps(request))
+        ask(pickle.dumps(request))
         yield count
         process.stdin.write(SIZE.pack(0))
         process.stdin.flush()
@@ -110,10 +112,13 @@ class TextReader:
         content = process.stdout.read(SIZE.unpack(head)[0]) if len(head) == SIZE.size else b""
         if not content:
             raise self._died(process.wait(), seconds, source)
-        return json.loads(content)
+        answer = json.loads(content)
+        if isinstance(answer, dict):
+            raise InputError(answer["problem"], where=answer["where"], fix=answer["fix"])
+        return answer
 
     def _died(self, code: int, seconds: float, source: str) -> Exception:
-        counts = self._module == "counter"
+        counts = self._module == "count"
         does, another = ("counts tokens", "name another --tokenizer") if counts else ("reads texts", "name another")
         if -code == signal.SIGVTALRM and counts:
             return InputError(f"takes more than {seconds:g} s for a block of texts", where=source, fix=another)
@@ -126,7 +131,7 @@ class TextReader:
         return RuntimeError(f"the process that {does} has ended with {code}")
 
 
-def _heard(text: str, *rest: Any) -> Passage | UnfitRow:
+def _passage(text: str, *rest: Any) -> Passage | UnfitRow:
     """A passage, or what is wrong with the row and the way out."""
     if len(rest) == 1:
         return UnfitRow(text, *rest)
@@ -140,3 +145,49 @@ def _end(process: Any) -> None:
     with suppress(OSError):
         process.stdin.close()
     process.stdout.close()
+
+
+def count_blocks(
+    blocks: Iterator[list[Passage | UnfitRow]],
+    count: Callable[[list[Passage]], Sequence[tuple[int, int | None]]],
+    advance: Callable[[], None],
+    stop: Callable[[], None],
+    *,
+    each: int = 1,
+) -> RowTokens:
+    """Tokens of every passage, and of those the loss's where the form or the template says which they are.
+
+    A row has `each` of them. `stop` ends whoever makes passages, where this ends before they do.
+    """
+    lengths, loss, faults = array("q"), array("q"), list[Fault]()
+    known = True
+    with closing(_ahead(blocks, stop)) as ahead:
+        for block in ahead:
+            tokens = iter(count([one for one in block if isinstance(one, Passage)]))
+            for one in block:
+                whole, own = next(tokens) if isinstance(one, Passage) else (0, 0)
+                row = len(lengths) // each
+                if not whole and len(faults) < NAMED and row not in [fault.row for fault in faults[-1:]]:
+                    problem, fix = (str(one), one.fix) if isinstance(one, UnfitRow) else ("has no tokens", "")
+                    faults.append(Fault(row, problem, fix))
+                lengths.append(whole)
+                loss.append(own or 0)
+                known = known and own is not None
+                advance()
+    every = np.array(lengths, np.int64)
+    return RowTokens(every, np.array(loss, np.int64) if known and every.any() else None, tuple(faults))
+
+
+def _ahead(
+    blocks: Iterator[list[Passage | UnfitRow]], stop: Callable[[], None]
+) -> Generator[list[Passage | UnfitRow], None, None]:
+    """The same, the next of which is waited for while one is counted, which needs no Python."""
+    with ThreadPoolExecutor(1) as waiting:
+        try:
+            coming = waiting.submit(next, blocks, None)
+            while (block := coming.result()) is not None:
+                coming = waiting.submit(next, blocks, None)
+                yield block
+        except BaseException:
+            stop()
+            raise

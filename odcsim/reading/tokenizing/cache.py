@@ -8,15 +8,25 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.bad import Fault
-from odcsim.reading.tokenizing.counting import RowTokens
+from odcsim.reading.faults import Fault
 from odcsim.support.files import replacing
 
 VERSION = 4  # of the way of counting
+
+
+class RowTokens(NamedTuple):
+    """Tokens of every row, none of a bad one, and of those the loss's where they are known. `faults`: the first bad
+    rows."""
+
+    lengths: NDArray[np.int64]
+    loss: NDArray[np.int64] | None
+    faults: tuple[Fault, ...] = ()
 
 
 def folder() -> Path:
@@ -24,9 +34,9 @@ def folder() -> Path:
     return (given if given.is_absolute() else Path.home() / ".cache") / "odcsim" / "lengths"
 
 
-def key(files: Iterable[Path], *asked: object) -> str:
-    """Of all bytes of the files, and of what was asked of them."""
-    sha = hashlib.sha256(repr((VERSION, *asked)).encode())
+def key(files: Iterable[Path], *request: object) -> str:
+    """Of all bytes of the files, and of what is asked of them."""
+    sha = hashlib.sha256(repr((VERSION, *request)).encode())
     for file in files:
         with file.open("rb") as opened:
             sha.update(hashlib.file_digest(opened, "sha256").digest())
@@ -43,10 +53,10 @@ def recall(name: str) -> RowTokens | None:
     return None
 
 
-def keep(name: str, counted: RowTokens) -> None:
-    lengths, loss, faults = counted
+def keep(name: str, tokens: RowTokens) -> None:
+    lengths, loss, faults = tokens
     with suppress(OSError, InputError, RuntimeError):  # there may be no home, either
         folder().mkdir(parents=True, exist_ok=True)
         with replacing(folder() / f"{name}.npz") as file:
-            told = np.array(faults, str).reshape(-1, len(Fault._fields))
-            np.savez(file, lengths=lengths, loss=np.array([], np.int64) if loss is None else loss, faults=told)
+            texts = np.array(faults, str).reshape(-1, len(Fault._fields))
+            np.savez(file, lengths=lengths, loss=np.array([], np.int64) if loss is None else loss, faults=texts)

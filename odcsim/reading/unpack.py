@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from odcsim.errors import InputError
 from odcsim.support.files import scratch
@@ -42,40 +41,29 @@ def plain(path: Path) -> Iterator[Path]:
 
 def _copy(path: Path, folder: Path) -> Path:
     if str(path) != PIPE:
-        return _unpacked(path, folder / path.stem)
-    taken = folder / "taken"
-    with taken.open("wb") as file:
-        _taken(file)
-    if _begins(taken, GZIP):
-        taken = _unpacked(taken, folder / "unpacked")
-    return taken.rename(folder / f"stdin{_suffix(taken)}")
+        return _unpack(path, folder / path.stem)
+    copy, size = folder / "taken", 0
+    with copy.open("wb") as file:
+        while block := sys.stdin.buffer.read(1 << 20):
+            size += len(block)
+            if size > MOST:
+                raise InputError(f"gives more than {MOST:,} bytes", where="stdin", fix="save it to a file")
+            file.write(block)
+    if _begins(copy, GZIP):
+        copy = _unpack(copy, folder / "unpacked")
+    # What came by a pipe has no name: its first bytes tell what it is, and else it is CSV.
+    suffix = next((suffix for mark, suffix in MARKS.items() if _begins(copy, mark)), ".csv")
+    if suffix == ".jsonl":
+        with copy.open("rb") as file:  # one object may go over several lines
+            whole = file.readline(1 << 20).rstrip().endswith((b"}", b"]"))
+            suffix = ".jsonl" if whole and file.readline(1) else ".json"
+    return copy.rename(folder / f"stdin{suffix}")
 
 
-def _unpacked(path: Path, copy: Path) -> Path:
+def _unpack(path: Path, copy: Path) -> Path:
     with path.open("rb") as given, unpack(given, path) as packed, copy.open("wb") as file:
         shutil.copyfileobj(packed, file, 1 << 20)
     return copy
-
-
-def _taken(file: BinaryIO) -> None:
-    size = 0
-    while block := sys.stdin.buffer.read(1 << 20):
-        size += len(block)
-        if size > MOST:
-            raise InputError(f"gives more than {MOST:,} bytes", where="stdin", fix="save it to a file")
-        file.write(block)
-
-
-def _suffix(file: Path) -> str:
-    """What came by a pipe has no name: its first bytes tell what it is, and else it is CSV."""
-    found = next((suffix for mark, suffix in MARKS.items() if _begins(file, mark)), ".csv")
-    return ".json" if found == ".jsonl" and _spread(file) else found
-
-
-def _spread(file: Path) -> bool:
-    """Whether one object goes over several lines."""
-    with file.open("rb") as opened:
-        return not opened.readline(1 << 20).rstrip().endswith((b"}", b"]")) or not opened.readline(1)
 
 
 def _begins(file: Path, mark: bytes) -> bool:

@@ -10,19 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.bad import BadRows, Check, sifted
-from odcsim.reading.labelled import are_said
-from odcsim.reading.pairs import paired
+from odcsim.reading.faults import BadRows, Check, check_labels, sift
 from odcsim.reading.records import Record, RecordFile
 from odcsim.reading.roles import GROUP, LENGTH, STEP, first_of
 from odcsim.reading.table import Table
-from odcsim.reading.tokenizing import kept, writing
-from odcsim.reading.tokenizing.counter import SECONDS, CountRequest
-from odcsim.reading.tokenizing.counting import RowTokens, counted
+from odcsim.reading.tally import pair
+from odcsim.reading.tokenizing import cache, render
+from odcsim.reading.tokenizing.cache import RowTokens
+from odcsim.reading.tokenizing.children import count_blocks, counter_of, writer_of
+from odcsim.reading.tokenizing.count import SECONDS, CountRequest
 from odcsim.reading.tokenizing.folder import TokenizerFolder, open_folder
 from odcsim.reading.tokenizing.forms import Form, form_of
-from odcsim.reading.tokenizing.writer import counter_of, writer_of
-from odcsim.reading.tokenizing.writing import Request, first_form, form_in, source_of
+from odcsim.reading.tokenizing.render import Request, first_form, form_in, source_of
 from odcsim.support import budget
 from odcsim.support.progress import progress
 from odcsim.trace import Trace
@@ -68,64 +67,68 @@ def _is_text(value: object) -> bool:
         return True
 
 
-def load(path: Path, opened: Callable[[], Table], column: str | None, asked: TextCounting, bad: BadRows) -> Trace:
+def load(
+    path: Path, open_table: Callable[[Path], Table], column: str | None, request: TextCounting, bad: BadRows
+) -> Trace:
     """Lengths in tokens; of rollouts, which say their step, the groups of one prompt, too."""
-    file = RecordFile(path)
+    file, sample = RecordFile(path), request.sample
     with budget.bounded(path):
-        table, folder = opened(), open_folder(asked.tokenizer)
+        table, folder = open_table(path), open_folder(request.tokenizer)
         form = form_in(file, column, folder)
-        size = file.size() if asked.sample else 0
-    chosen = _drawn(size, asked.sample) if asked.sample and asked.sample < size else None
-    lengths, loss, unfit = _once(file, form, folder, chosen)
+        size = file.size() if sample else 0
+    chosen = None
+    if sample and sample < size:  # without replacement, and the same ones every time
+        chosen = np.sort(np.random.default_rng(0).choice(size, sample, replace=False)).astype(np.int64)
+    lengths, loss, unfit = _count(file, form, folder, chosen)
     good = np.asarray((lengths.reshape(-1, form.each) > 0).all(axis=1), np.bool_)
+    step = first_of(table.names, STEP) if form.groups else None
+    group = None if step is None else first_of(table.names, GROUP)
     with budget.bounded(path):
-        said, blank = sifted(_labelled(table, form, len(good), chosen))
-    good, faults = good & said, sorted({fault.row: fault for fault in (*blank, *unfit)}.values())
+        checks = [check_labels(name, table.values(name)) for name in (step, group) if name is not None]
+        if chosen is not None:
+            checks = [Check(check.wrong[chosen], check.explain) for check in checks]
+        right, blank = sift(checks) if checks else (np.ones(len(good), np.bool_), [])
+    good, faults = good & right, sorted({fault.row: fault for fault in (*blank, *unfit)}.values())
     bad.add(path, good, faults, lambda row: file.place(row if chosen is None else int(chosen[row])))
     if not good.any():
         raise bad.refusal(path)
+    which = good
+    if chosen is not None:
+        which = np.zeros(size, np.bool_)
+        which[chosen[good]] = True
     with budget.bounded(path):
-        group, step = _rollouts(table, form, good if chosen is None else _among(size, chosen[good]))
+        groups = None if step is None else table.labels(group or form.groups, which)
+        steps = None if step is None else table.labels(step, which)
     drawn_from = 0 if chosen is None else round(size * float(good.mean()))
-    kept = good.repeat(form.each)
-    trace = Trace(path.name, lengths[kept], None, loss if loss is None else loss[kept], group, step, "", drawn_from)
-    return _told(paired(trace, form.each), form, folder)
+    left = good.repeat(form.each)
+    loss = None if loss is None else loss[left]
+    trace = pair(Trace(path.name, lengths[left], None, loss, groups, steps, drawn_from=drawn_from), form.each)
+    origin = f"{form.words} of {trace.name}, counted by {folder.path.parent.name}/{folder.path.name}"
+    return replace(trace, origin=f"{origin}; {band(trace)}" if trace.drawn_from else origin)
 
 
-def _among(size: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    found = np.zeros(size, np.bool_)
-    found[rows] = True
-    return found
-
-
-def _drawn(size: int, sample: int) -> NDArray[np.int64]:
-    """Without replacement, and the same ones every time."""
-    rows = np.random.default_rng(0).choice(size, sample, replace=False)
-    return np.sort(rows).astype(np.int64)
-
-
-def _once(file: RecordFile, form: Form, folder: TokenizerFolder, chosen: NDArray[np.int64] | None) -> RowTokens:
+def _count(file: RecordFile, form: Form, folder: TokenizerFolder, chosen: NDArray[np.int64] | None) -> RowTokens:
+    """Tokens of the rows, from the cache where they were counted before."""
     rows = 0 if chosen is None else len(chosen)
-    key = kept.key(file.files, form.words, form.columns, form.plain, rows, folder.digest, file.path.suffix.lower())
-    if (known := kept.recall(key)) is None:
+    key = cache.key(file.files, form.words, form.columns, form.plain, rows, folder.digest, file.path.suffix.lower())
+    if (tokens := cache.recall(key)) is None:
         with progress("counting tokens", form.each * (rows or file.size())) as advance:
-            known = _anew(file, form, folder, chosen, advance)
-        kept.keep(key, known)
-    if not len(known.lengths):
+            tokens = _count_anew(file, form, folder, chosen, advance)
+        cache.keep(key, tokens)
+    if not len(tokens.lengths):
         raise InputError("holds no rows", where=str(file.path), fix="give one row per sample")
-    return known
+    return tokens
 
 
-def _anew(
+def _count_anew(
     file: RecordFile,
     form: Form,
     folder: TokenizerFolder,
     chosen: NDArray[np.int64] | None,
     advance: Callable[[], None],
 ) -> RowTokens:
-    writer = writer_of(os.getpid())
-    request = Request(file.path, form.column, folder.path, chosen, Path.cwd(), budget.most(), writing.SECONDS)
-    counter = counter_of(os.getpid())
+    writer, counter = writer_of(os.getpid()), counter_of(os.getpid())
+    request = Request(file.path, form.column, folder.path, chosen, Path.cwd(), budget.most(), render.SECONDS)
     counting = CountRequest(folder.path, form.plain, Path.cwd(), budget.most(), SECONDS)
 
     def stop() -> None:
@@ -136,34 +139,10 @@ def _anew(
         try:
             with counter.counting(counting) as count:
                 blocks = writer.blocks(request, source_of(file, form, folder))
-                return counted(blocks, count, advance, stop, each=form.each)
+                return count_blocks(blocks, count, advance, stop, each=form.each)
         except BaseException:
             stop()
             raise
-
-
-def _labelled(table: Table, form: Form, rows: int, chosen: NDArray[np.int64] | None) -> list[Check]:
-    """What rows have to be that are rollouts."""
-    names = [first_of(table.names, STEP), first_of(table.names, GROUP)]
-    if names[0] is None or not form.groups:
-        return [Check(np.zeros(rows, np.bool_), lambda _: ("", ""))]
-    every = [are_said(name, table.values(name)) for name in names if name is not None]
-    return every if chosen is None else [Check(one.wrong[chosen], one.told) for one in every]
-
-
-def _rollouts(
-    table: Table, form: Form, good: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """The group and the step of each row, where it is a rollout."""
-    step = first_of(table.names, STEP)
-    if step is None or not form.groups:
-        return None, None
-    return table.labels(first_of(table.names, GROUP) or form.groups, good), table.labels(step, good)
-
-
-def _told(trace: Trace, form: Form, folder: TokenizerFolder) -> Trace:
-    origin = f"{form.words} of {trace.name}, counted by {folder.path.parent.name}/{folder.path.name}"
-    return replace(trace, origin=f"{origin}; {band(trace)}" if trace.drawn_from else origin)
 
 
 def band(trace: Trace) -> str:

@@ -6,17 +6,18 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from odcsim.errors import InputError
-from odcsim.reading.tokenizing.counting import counts
 from odcsim.reading.tokenizing.folder import GIVE, tokenizer_at
 from odcsim.reading.tokenizing.forms import Passage
-from odcsim.reading.tokenizing.writing import SIZE, said
+from odcsim.reading.tokenizing.render import SIZE, send
 from odcsim.support import budget
 
 SECONDS = 120  # of all processors, that a block of passages may take
@@ -44,21 +45,21 @@ def main() -> None:
             try:
                 with _in_time(request.seconds):
                     tokenizer = tokenizer_at(request.path)
-                said(out, [])
+                send(out, [])
                 while size := SIZE.unpack(sys.stdin.buffer.read(SIZE.size))[0]:
                     block = [
                         Passage(text, prompt, spans) for text, prompt, spans in json.loads(sys.stdin.buffer.read(size))
                     ]
                     with _in_time(request.seconds):
                         found = list(counts(block, tokenizer, plain=request.plain))
-                    said(out, found)
+                    send(out, found)
             except InputError as error:
-                said(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
+                send(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
             except BaseException as error:
                 if isinstance(error, BrokenPipeError | EOFError):
                     raise
                 reason = " ".join(str(error).split())[:120] or type(error).__name__
-                said(out, {"problem": f"cannot count ({reason})", "where": str(request.path), "fix": GIVE})
+                send(out, {"problem": f"cannot count ({reason})", "where": str(request.path), "fix": GIVE})
 
 
 @contextmanager
@@ -72,3 +73,28 @@ def _in_time(seconds: float) -> Iterator[Any]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def counts(passages: Sequence[Passage], tokenizer: Any, *, plain: bool) -> Iterator[tuple[int, int | None]]:
+    """Tokens of each, and of those the loss's."""
+    placed = any(passage.spans for passage in passages)  # where tokens stand in the text costs time
+    encode = tokenizer.encode_batch if placed else tokenizer.encode_batch_fast
+    wholes = encode([passage.text for passage in passages], add_special_tokens=plain)
+    before = [passage.prompt for passage in passages if passage.prompt is not None]
+    prompts = iter(tokenizer.encode_batch_fast(before, add_special_tokens=plain))
+    for passage, whole in zip(passages, wholes, strict=True):
+        loss = None
+        if passage.prompt is not None:
+            prompt, ids = next(prompts).ids, whole.ids
+            alike = len(prompt)  # how many both begin with: a completion may merge with the end of its prompt
+            if ids[:alike] != prompt:
+                alike = next((i for i, (a, b) in enumerate(zip(prompt, ids, strict=False)) if a != b), len(ids))
+            loss = len(whole) - alike
+        if passage.spans is not None:  # tokens that hold characters of the assistant's
+            seen = np.zeros(len(whole), bool)
+            for begin, end in passage.spans:
+                first, last = whole.char_to_token(begin), whole.char_to_token(end - 1)
+                if first is not None:
+                    seen[first : None if last is None else last + 1] = True
+            loss = int(seen.sum())
+        yield len(whole), loss

@@ -98,19 +98,16 @@ def _answer(request: Request, out: BinaryIO) -> None:
     os.chdir(request.folder)
     try:
         for block in _blocks(request):
-            said(out, [_row(passage) for passage in block])
-        said(out, None)
+            rows = [
+                [row.text, row.prompt, row.spans] if isinstance(row, Passage) else [str(row), row.fix] for row in block
+            ]
+            send(out, rows)
+        send(out, None)
     except InputError as error:
-        said(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
+        send(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
 
 
-def _row(passage: Passage | UnfitRow) -> list[Any]:
-    if isinstance(passage, UnfitRow):
-        return [str(passage), passage.fix]
-    return [passage.text, passage.prompt, passage.spans]
-
-
-def said(out: BinaryIO, what: Any) -> None:
+def send(out: BinaryIO, what: Any) -> None:
     content = json.dumps(what, ensure_ascii=False).encode(errors="surrogatepass")  # a path may be no text
     out.write(SIZE.pack(len(content)) + content)
     out.flush()
@@ -146,9 +143,9 @@ def _passages(request: Request) -> Iterator[Passage | UnfitRow]:
             yield from [UnfitRow(record.problem, record.fix)] * form.each
             continue
         number = row if request.chosen is None else int(request.chosen[row])
-        written = partial(form.passages, record, folder)
-        found = _row_of(written, request.seconds, partial(file.place, number), source)
-        yield from found if isinstance(found, list) else [found] * form.each
+        write = partial(form.passages, record, folder)
+        passages = _row_of(write, request.seconds, partial(file.place, number), source)
+        yield from passages if isinstance(passages, list) else [passages] * form.each
 
 
 def _row_of(write: Any, seconds: float, where: Any, source: str) -> list[Passage] | UnfitRow:

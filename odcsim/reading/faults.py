@@ -14,6 +14,7 @@ from odcsim.trace import Trace
 
 NAMED = 6  # rows; the rest are counted
 NOTHING = "no row is left without them"
+MISSING = object()  # where a row has no such key
 
 
 class Fault(NamedTuple):
@@ -26,17 +27,48 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Which rows of a piece break a rule, and what is said of one that does."""
+    """Which rows of a piece break a rule, and of one that does the problem and the way out."""
 
     wrong: NDArray[np.bool_]
-    told: Callable[[int], tuple[str, str]]
+    explain: Callable[[int], tuple[str, str]]
 
 
-def sifted(checks: Sequence[Check]) -> tuple[NDArray[np.bool_], list[Fault]]:
+def sift(checks: Sequence[Check]) -> tuple[NDArray[np.bool_], list[Fault]]:
     """Which rows break none of them, and of the first that do, what each breaks first."""
     wrong = checks[0].wrong if len(checks) == 1 else np.any([check.wrong for check in checks], axis=0)
     rows = np.flatnonzero(wrong)[:NAMED].tolist()
-    return ~wrong, [Fault(row, *next(each.told(row) for each in checks if each.wrong[row])) for row in rows]
+    return ~wrong, [Fault(row, *next(each.explain(row) for each in checks if each.wrong[row])) for row in rows]
+
+
+def check_labels(name: str, values: Iterable[object]) -> Check:
+    """That rows say something in a column of steps or groups: a row in which one is blank belongs to none."""
+    given = list(values)
+    absent = [value is MISSING or isinstance(value, InputError) for value in given]
+    blank = [not v.strip() if isinstance(v, str) else v is None or v != v for v in given]
+
+    def explain(row: int) -> tuple[str, str]:
+        if absent[row]:
+            return wrong(name, given[row])
+        return f"column '{name}' holds nothing", "say it in every row, or rename the column"
+
+    return Check(np.array(absent, np.bool_) | np.array(blank, np.bool_), explain)
+
+
+def wrong(column: str, value: object) -> tuple[str, str]:
+    """What is said of a value that is no number, and the way out."""
+    if isinstance(value, InputError):
+        return value.problem, value.fix
+    if value is MISSING:
+        return f"has no '{column}'", "give every row the same keys"
+    return f"column '{column}' holds {shown(value)}", "it takes whole numbers"
+
+
+def shown(value: object) -> str:
+    """A value in an error's line, short."""
+    if isinstance(value, str | bytes):
+        value = value[:100]
+    text = f"{len(value):,} values" if isinstance(value, list | dict) and len(value) > 100 else repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 class NoneLeft(InputError):
@@ -50,7 +82,7 @@ class BadRows:
     skip: bool = False
     rows: int = 0
     count: int = 0
-    found: list[tuple[Path, str, Fault]] = field(default_factory=list)  # the file, where in it
+    first: list[tuple[Path, str, Fault]] = field(default_factory=list)  # the file, where in it
     spent: list[Path] = field(default_factory=list)  # files of which no row is left
 
     def add(self, path: Path, good: NDArray[np.bool_], faults: Iterable[Fault], place: Callable[[int], str]) -> None:
@@ -58,37 +90,35 @@ class BadRows:
         self.rows += len(good)
         self.count += len(good) - int(good.sum())
         for fault in faults:
-            if len(self.found) < NAMED:
-                self.found.append((path, place(fault.row).removeprefix(str(path)), fault))
+            if len(self.first) < NAMED:
+                self.first.append((path, place(fault.row).removeprefix(str(path)), fault))
 
     def left_out(self, trace: Trace) -> Trace:
         """A trace without them, which says so."""
         if not self.count:
             return trace
-        words = f"{self.count:,} of {self.rows:,} rows left out: {self._listed()}{self._without()}"
+        words = f"{self.count:,} of {self.rows:,} rows left out: {self._list()}"
+        if self.spent:
+            more = f" and {len(self.spent) - NAMED:,} more" if len(self.spent) > NAMED else ""
+            words += f"; no row is left of {', '.join(path.name for path in self.spent[:NAMED])}{more}"
         return replace(trace, origin=f"{trace.origin}; {words}" if trace.origin else words, left_out=words)
 
     def refusal(self, where: Path) -> NoneLeft:
         """Of them all; where they are left out, because nothing but them is there."""
         if self.count == 1:
-            [(path, at, (_, problem, fix))] = self.found
+            [(path, at, (_, problem, fix))] = self.first
             way = f"{fix}, or leave it out with --skip-bad" if fix else "leave it out with --skip-bad"
             return NoneLeft(problem, where=f"{path}{at}", fix=NOTHING if self.skip else way)
-        problem = f"{self.count:,} of {self.rows:,} rows are bad: {self._listed()}"
+        problem = f"{self.count:,} of {self.rows:,} rows are bad: {self._list()}"
         fix = NOTHING if self.skip else "mend them, or leave them out with --skip-bad"
         return NoneLeft(problem, where=str(where), fix=fix)
 
-    def _without(self) -> str:
-        names = [path.name for path in self.spent]
-        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-        return f"; no row is left of {', '.join(names[:NAMED])}{more}" if names else ""
-
-    def _listed(self) -> str:
+    def _list(self) -> str:
         """The first ones by their places, those that are bad in one way together."""
-        paths = {path for path, _, _ in self.found}
-        names = [path.name + at if len(paths) > 1 else at.split(" ")[-1].lstrip(":") for path, at, _ in self.found]
-        both = groupby(zip(names, self.found, strict=True), lambda pair: pair[1][2].problem)
+        paths = {path for path, _, _ in self.first}
+        names = [path.name + at if len(paths) > 1 else at.split(" ")[-1].lstrip(":") for path, at, _ in self.first]
+        both = groupby(zip(names, self.first, strict=True), lambda pair: pair[1][2].problem)
         words = ", ".join(f"{', '.join(name for name, _ in same)} ({problem})" for problem, same in both)
-        unit = ("row" if "row" in self.found[0][1] else "line") + ("s" if len(names) > 1 else "")
+        unit = ("row" if "row" in self.first[0][1] else "line") + ("s" if len(names) > 1 else "")
         more = f" and {self.count - len(names):,} more" if self.count > len(names) else ""
         return f"{words}{more}" if len(paths) > 1 else f"{unit} {words}{more}"
