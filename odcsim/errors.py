@@ -26,27 +26,27 @@ class InputError(Exception):
 def in_python(text: str) -> str:
     """`--max-tokens 4,096` is max_tokens=4096 in Python, and `--devices` is devices."""
 
-    def said(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return found[0]
-        name = found[1].replace("-", "_")
-        return name if found[2] is None else f"{name}={found[2].replace(',', '')}"
+    def argument(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
+        name = match[1].replace("-", "_")
+        return name if match[2] is None else f"{name}={match[2].replace(',', '')}"
 
-    return _FLAG.sub(said, text)
+    return _FLAG.sub(argument, text)
 
 
 def offered(function: Callable[P, R]) -> Callable[P, R]:
     """A function as `odcsim` offers it: what it refuses is named as in Python, and not as on a command line."""
 
     @wraps(function)
-    def called(*args: P.args, **words: P.kwargs) -> R:
+    def call(*args: P.args, **words: P.kwargs) -> R:
         try:
             return function(*args, **words)
         except InputError as error:
             raise InputError(in_python(error.problem), where=error.where, fix=in_python(error.fix)) from None
 
-    called.__module__ = "odcsim"  # where pickle finds it
-    return called
+    call.__module__ = "odcsim"  # where pickle finds it
+    return call
 
 
 def unexpected(call: str, name: str, known: list[str], why: str = "") -> TypeError:

@@ -1,13 +1,13 @@
 """`odcsim catalog`: which GPUs and models there are, and what each of their figures rests on."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 
 if TYPE_CHECKING:
     from odcsim.catalog import Figure, Source
-    from odcsim.cluster import GPU
     from odcsim.model import Model
 
 _WIDTHS = (-24, 8, 8, 8, 8, 9)
@@ -55,20 +55,19 @@ def _list(args: argparse.Namespace) -> None:
     models = [catalog.model(name) for name in catalog.model_names()]
     if args.json:
         return options.print_json({"schema": 1, "gpus": catalog.gpu_names(), "models": catalog.model_names()})
-    print(*tables.lines([*_GPU_HEAD, *map(_gpu_cells, gpus)], _WIDTHS), "", sep="\n")
-    print(*tables.lines([*_MODEL_HEAD, *map(_model_cells, models)], _WIDTHS), "", sep="\n")
+    rows: list[Sequence[str]] = [*_GPU_HEAD]
+    for gpu in gpus:
+        rates = [f"{rate:.0f}" for rate in (gpu.peak_flops / 1e12, gpu.matmul_flops / 1e12, gpu.memory_bytes / 1e9)]
+        rows.append([gpu.name, *rates, f"{gpu.link_bandwidth / 1e9:.4g}", f"{gpu.nic_bandwidth * 8 / 1e9:.0f}"])
+    print(*tables.lines(rows, _WIDTHS), "", sep="\n")
+    rows = [*_MODEL_HEAD]
+    for model in models:
+        sizes = [_short(model.parameters / 1e9), _short(model.active_parameters / 1e9), str(model.layers)]
+        even = f"{model.even_length:.0f}" if model.full_layers == model.layers else "-"
+        rows.append([model.name, *sizes, _short(model.layer_bytes() / 1e6), even])
+    print(*tables.lines(rows, _WIDTHS), "", sep="\n")
     print("even at: sample length whose attention costs as much as the matmuls, where every layer attends fully")
     return None
-
-
-def _gpu_cells(gpu: "GPU") -> list[str]:
-    rates = [f"{figure:.0f}" for figure in (gpu.peak_flops / 1e12, gpu.matmul_flops / 1e12, gpu.memory_bytes / 1e9)]
-    return [gpu.name, *rates, f"{gpu.link_bandwidth / 1e9:.4g}", f"{gpu.nic_bandwidth * 8 / 1e9:.0f}"]
-
-
-def _model_cells(model: "Model") -> list[str]:
-    sizes = [_short(model.parameters / 1e9), _short(model.active_parameters / 1e9), str(model.layers)]
-    return [model.name, *sizes, _short(model.layer_bytes() / 1e6), _even(model)]
 
 
 def _short(value: float) -> str:
@@ -76,31 +75,21 @@ def _short(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def _even(model: "Model") -> str:
-    return f"{model.even_length:.0f}" if model.full_layers == model.layers else "-"
-
-
 def _show(args: argparse.Namespace) -> None:
-    from odcsim import catalog
-
-    if args.name.lower() in catalog.gpu_names() or catalog.is_gpu_file(args.name):
-        figures = catalog.gpu_figures(args.name)
-        return _show_gpu(catalog.gpu_name(args.name), catalog.gpu_title(args.name), figures, args.json)
-    return _show_model(_model(args.name), catalog.model_source(args.name), args.name, args.json)
-
-
-def _model(name: str) -> "Model":
-    """A model, where an unknown name may also have meant a GPU."""
     from odcsim import catalog
     from odcsim.errors import InputError
 
+    name = args.name
+    if name.lower() in catalog.gpu_names() or catalog.is_gpu_file(name):
+        return _show_gpu(catalog.gpu_name(name), catalog.gpu_title(name), catalog.gpu_figures(name), args.json)
     try:
-        return catalog.model(name)
-    except InputError as error:
+        model = catalog.model(name)
+    except InputError as error:  # which may also have meant a GPU
         if not error.problem.startswith("unknown model '"):
             raise
         fix = catalog.hint(name, catalog.gpu_names() + catalog.model_names())
         raise InputError(error.problem.replace("model", "GPU or model", 1), fix=fix) from error
+    return _show_model(model, catalog.model_source(name), name, args.json)
 
 
 def _source(source: "Source") -> dict[str, str]:
@@ -128,28 +117,8 @@ def _show_model(model: "Model", source: "Source | None", path: str, as_json: boo
 
     from odcsim.support import tables
 
-    shape, derived = asdict(model), _derived(model)
-    shape.pop("name")
-    origin = _source(source) if source else {"source": path, "url": "", "as_of": ""}
-    if as_json:
-        known = {"schema": 1, "kind": "model", "name": model.name, "shape": shape, "derived": derived}
-        return options.print_json(known | origin)
-    print(model.name)
-    rows = [(f"  {key}", _plain(value)) for key, value in (shape | derived).items() if value or key == "tied"]
-    print(*tables.lines(rows, (-32, 18)), sep="\n")
-    dated = f", {origin['as_of']}" if origin["as_of"] else ""
-    print(f"  from {origin['source']}{dated} {origin['url']}".rstrip())
-    return None
-
-
-def _plain(value: Any) -> str:
-    """Counts with separators."""
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _derived(model: "Model") -> dict[str, float | None]:
-    """What follows from the shape; the even length only means something where every layer attends fully."""
-    return {
+    shape = asdict(model)
+    derived = {  # what follows from the shape; the even length only means something where every layer attends fully
         "parameters": model.parameters,
         "active_parameters": model.active_parameters,
         "layer_parameters": model.layer_parameters,
@@ -159,3 +128,18 @@ def _derived(model: "Model") -> dict[str, float | None]:
         "attention_flops_per_square": model.attention_flops_per_square,
         "even_length": round(model.even_length) if model.full_layers == model.layers else None,
     }
+    shape.pop("name")
+    origin = _source(source) if source else {"source": path, "url": "", "as_of": ""}
+    if as_json:
+        known = {"schema": 1, "kind": "model", "name": model.name, "shape": shape, "derived": derived}
+        return options.print_json(known | origin)
+    print(model.name)
+    rows = []
+    for key, value in (shape | derived).items():
+        if value or key == "tied":
+            counts = isinstance(value, int) and not isinstance(value, bool)
+            rows.append((f"  {key}", f"{value:,}" if counts else str(value)))
+    print(*tables.lines(rows, (-32, 18)), sep="\n")
+    dated = f", {origin['as_of']}" if origin["as_of"] else ""
+    print(f"  from {origin['source']}{dated} {origin['url']}".rstrip())
+    return None

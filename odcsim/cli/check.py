@@ -57,10 +57,10 @@ def _run(args: argparse.Namespace) -> int:
     from odcsim.checking.plan_check import check
 
     how = "lengths column skip_bad images max_tokens devices accumulate sync strict".split()
-    found = check(args.plan, **{name: getattr(args, name) for name in how})
-    options.tell_left_out(found.lengths)
+    findings = check(args.plan, **{name: getattr(args, name) for name in how})
+    options.tell_left_out(findings.lengths)
     if args.json:
-        options.print_json(found.as_json())
+        options.print_json(findings.as_json())
     else:
-        print(*found.sentences(), sep="\n")
-    return int(not found.ok)
+        print(*findings.sentences(), sep="\n")
+    return int(not findings.ok)

@@ -39,16 +39,16 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.support import budget
 
     words = values_of(args, (*LENGTHS, "profile"))
-    asked = page_question_of(words | _measured(args.profile))
-    options.tell_left_out(asked.lengths)  # or refused before anything is served
-    options.tell_cutoff(asked.lengths, args.cutoff)
+    question = page_question_of(words | _measured(args.profile))
+    options.tell_left_out(question.lengths)  # or refused before anything is served
+    options.tell_cutoff(question.lengths, args.cutoff)
     if args.profile is not None:
-        _ = asked.setting
+        _ = question.setting
     with ExitStack() as stack:
         stack.enter_context(leaving_in_order())
-        served = serve(args.port, asked)
+        served = serve(args.port, question)
         stack.callback(served.server.server_close)
-        link = served.link(asked.search)
+        link = served.link(question.search)
         print(f"{link} (Ctrl-C ends it)", flush=True)
         if not args.no_open:
             served.door.entered = stack.enter_context(opened(link))

@@ -58,12 +58,12 @@ def _run(args: argparse.Namespace) -> None:
 
     if args.cutoff is not None and args.trace is not None:
         options.tell_cutoff(options.read_lengths(args, args.trace), args.cutoff)
-    given = values_of(args, (*FIELDS, "balancer")) | recipe_words(args)
-    found = fitted(given, args.sources, args.lengths, args.measured_tokens_per_second)
-    profile.write(found.profile, args.output)
-    for line in found.sentences():
+    words = values_of(args, (*FIELDS, "balancer")) | recipe_words(args)
+    fit = fitted(words, args.sources, args.lengths, args.measured_tokens_per_second)
+    profile.write(fit.profile, args.output)
+    for line in fit.sentences():
         print(line)
-    if not found.good:
-        count = counted(len(found.unexplained), "measurement")
+    if not fit.good:
+        count = counted(len(fit.unexplained), "measurement")
         print(f"odcsim fit: poor fit: it does not explain {count}", file=sys.stderr)
-    print(f"{args.output}: {found.profile.origin}")
+    print(f"{args.output}: {fit.profile.origin}")

@@ -65,8 +65,8 @@ def add_fields(
             place, must = either[rivals], False
         about.add_flag(place, None if name in NEEDED else usual.get(name, about.usual), required=must)
     if set(LENGTHS) & set(names):
-        told = "report tokens lost at a limit of T, without applying it"
-        rare(where[DATA].add_argument("--cutoff", metavar="T", type=LENGTH.from_text, help=told))
+        words = "report tokens lost at a limit of T, without applying it"
+        rare(where[DATA].add_argument("--cutoff", metavar="T", type=LENGTH.from_text, help=words))
 
 
 def add_rate(parser: Any, words: str) -> None:
@@ -89,15 +89,14 @@ def setting_of(args: argparse.Namespace) -> "Setting":
 
 def limited(question: Question) -> "Setting":
     """Its setting. Who looks for a token limit tells how far that is."""
-    from odcsim.decide import limit, sharding
-    from odcsim.decide.asking import setting_of as setting
+    from odcsim.decide import asking, limit, sharding
     from odcsim.support.progress import progress
 
     if question.max_tokens is not None:
-        return setting(question)
-    found = setting(question, limited=False)
-    with progress("choosing a token limit", len(SIDES) * len(limit.limits(found))) as advance:
-        return sharding.with_limit(found, advance=advance)
+        return asking.setting_of(question)
+    setting = asking.setting_of(question, limited=False)
+    with progress("choosing a token limit", len(SIDES) * len(limit.limits(setting))) as advance:
+        return sharding.with_limit(setting, advance=advance)
 
 
 def read_lengths(args: argparse.Namespace, source: str, *, without: Collection[str] = ()) -> "Trace":
@@ -119,7 +118,7 @@ def tell_left_out(trace: "Trace | None") -> None:
 def tell_cutoff(trace: "Trace", at: int | None) -> None:
     """On stderr, so that results stay what they are."""
     if at is not None:
-        from odcsim.reading.stats import cut_lines
+        from odcsim.reading.limits import cut_lines
 
         print(*cut_lines(trace, at), sep="\n", file=sys.stderr)
 

@@ -1,14 +1,10 @@
 """`odcsim report`: timelines as a page of pictures."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from odcsim.cli import options
-
-if TYPE_CHECKING:
-    from odcsim.timeline import Timeline
 
 
 def add(commands: Any) -> None:
@@ -44,24 +40,20 @@ def _run(args: argparse.Namespace) -> None:
         write_picture(timelines, args.svg)
         _tell(args.svg)
     if args.steps is not None:
-        _write_steps(timelines, args)
+        import io
+
+        from odcsim.results.metrics import steps
+        from odcsim.support.files import write_text
+
+        titles = [t.about.title for t in timelines]
+        alike = len(set(titles)) < len(titles)
+        runs = [f"{title} ({path})" if alike else title for title, path in zip(titles, args.timelines, strict=True)]
+        lines = [line for t, run in zip(timelines, runs, strict=True) for line in steps(t, run)]
+        options.write_csv(lines, out := io.StringIO())
+        write_text(Path(args.steps), out.getvalue())
+        print(f"{args.steps}: {len(lines):,} steps of {len(timelines)} timeline{'s' if len(timelines) > 1 else ''}")
 
 
 def _tell(path: str) -> None:
     size = Path(path).stat().st_size
     print(f"{path}: {size / 1e6:.1f} MB" if size >= 1e5 else f"{path}: {size / 1e3:.0f} kB")
-
-
-def _write_steps(timelines: "Sequence[Timeline]", args: argparse.Namespace) -> None:
-    import io
-
-    from odcsim.results.metrics import steps
-    from odcsim.support.files import write_text
-
-    titles = [t.about.title for t in timelines]
-    alike = len(set(titles)) < len(titles)
-    runs = [f"{title} ({path})" if alike else title for title, path in zip(titles, args.timelines, strict=True)]
-    lines = [line for t, run in zip(timelines, runs, strict=True) for line in steps(t, run)]
-    options.write_csv(lines, out := io.StringIO())
-    write_text(Path(args.steps), out.getvalue())
-    print(f"{args.steps}: {len(lines):,} steps of {len(timelines)} timeline{'s' if len(timelines) > 1 else ''}")

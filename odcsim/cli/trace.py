@@ -8,7 +8,8 @@ from odcsim.cli import options
 from odcsim.question import LENGTHS
 
 if TYPE_CHECKING:
-    from odcsim.reading.stats import Cut, TraceStats
+    from odcsim.reading.limits import Cut
+    from odcsim.reading.stats import TraceStats
     from odcsim.trace import Trace
 
 SOURCE = (
@@ -25,18 +26,6 @@ def add(commands: Any) -> None:
         description="Show statistics of sequence lengths, write or draw them, or list the traces that ship.",
     )
     actions = trace.add_subparsers(title="actions", metavar="ACTION", parser_class=type(trace), required=True)
-    _add_info(actions)
-    _add_make(actions)
-    listing = actions.add_parser(
-        "list",
-        help="list the traces that ship with odcsim",
-        description="List the traces of sequence lengths that ship with odcsim.",
-        examples=("odcsim trace list",),
-    )
-    listing.set_defaults(run=_list)
-
-
-def _add_info(actions: Any) -> None:
     info = actions.add_parser(
         "info",
         help="show count, mean, percentiles, histogram, truncation loss",
@@ -52,9 +41,6 @@ def _add_info(actions: Any) -> None:
     )
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
-
-
-def _add_make(actions: Any) -> None:
     make = actions.add_parser(
         "make",
         help="write sequence lengths to a file: from another, or drawn",
@@ -70,10 +56,18 @@ def _add_make(actions: Any) -> None:
         "-o", dest="output", metavar="FILE", required=True, help="file to write: FILE.csv, .jsonl, .npy or .parquet"
     )
     make.set_defaults(run=_make, writes="lengths")
+    listing = actions.add_parser(
+        "list",
+        help="list the traces that ship with odcsim",
+        description="List the traces of sequence lengths that ship with odcsim.",
+        examples=("odcsim trace list",),
+    )
+    listing.set_defaults(run=_list)
 
 
 def _info(args: argparse.Namespace) -> None:
-    from odcsim.reading.stats import cut, describe
+    from odcsim.reading.limits import cut
+    from odcsim.reading.stats import describe
 
     trace = options.read_lengths(args, args.trace)
     other = None if args.against is None else options.read_lengths(args, args.against)
@@ -102,9 +96,9 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None", other: "Trace
     if other is not None:
         from odcsim.reading.stats import likeness
 
-        found = likeness(trace, other)
-        known = {"name": other.name, "origin": other.origin, "count": other.size, "apart": found.apart}
-        shown["against"] = known | asdict(found)
+        test = likeness(trace, other)
+        known = {"name": other.name, "origin": other.origin, "count": other.size, "apart": test.apart}
+        shown["against"] = known | asdict(test)
     return json.dumps(shown, indent=2)
 
 
@@ -114,15 +108,15 @@ def _against(trace: "Trace", other: "Trace") -> list[str]:
     from odcsim.support import tables
     from odcsim.support.numbers import from_to, ratio
 
-    found = likeness(trace, other)
+    test = likeness(trace, other)
     rows = [("", "here", "there", "ratio", "by chance alone")]
-    for name, figure in found.figures.items():
+    for name, figure in test.figures.items():
         chance = from_to(1 / figure.chance, figure.chance, ratio, " - ")
         rows.append((name, f"{figure.this:,.0f}", f"{figure.that:,.0f}", f"{figure.ratio:.2f}", chance))
-    words = f"At no length do the shares of samples up to it differ by more than {found.distance:.1%}"
-    words += f" (Kolmogorov-Smirnov; by chance alone, {found.distance_by_chance:.1%})."
-    if found.apart:
-        names = ", ".join(found.apart).replace("distance", "shares")
+    words = f"At no length do the shares of samples up to it differ by more than {test.distance:.1%}"
+    words += f" (Kolmogorov-Smirnov; by chance alone, {test.distance_by_chance:.1%})."
+    if test.apart:
+        names = ", ".join(test.apart).replace("distance", "shares")
         reply = f"Further apart than chance makes them: {names}. What was found with {other.name} need not hold "
         reply += "here: ask again with these lengths."
     else:
@@ -133,7 +127,8 @@ def _against(trace: "Trace", other: "Trace") -> list[str]:
 
 
 def _text(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
-    from odcsim.reading.stats import PERCENTILES, cut_lines
+    from odcsim.reading.limits import cut_lines
+    from odcsim.reading.stats import PERCENTILES
 
     pairs = "" if trace.unit == "sample" else f"  (of {trace.in_words})"
     rows = [("trace", trace.name), ("origin", trace.origin), ("samples", f"{stats.count:,}{pairs}")]
@@ -182,12 +177,12 @@ def _make(args: argparse.Namespace) -> None:
         save(columns(trace), Path(args.output))
         print(f"wrote lengths of {trace.in_words} to {args.output} ({trace.origin})")
         return
-    whole = options.read_lengths(args, args.source, without=("truncate", "drop_over"))
-    drawn = draw(whole if is_file(args.source) else args.source, args.samples, args.seed)
+    source = options.read_lengths(args, args.source, without=("truncate", "drop_over"))
+    drawn = draw(source if is_file(args.source) else args.source, args.samples, args.seed)
     options.tell_cutoff(Trace(args.source, drawn), args.cutoff)
-    lengths, cost = limits.lengths_within(args.source, drawn, args.truncate, args.drop_over)
-    save({"length": lengths}, Path(args.output))
-    print(f"wrote {len(lengths):,} lengths to {args.output}{f' ({cost})' if cost else ''}")
+    trace, cost = limits.within(Trace(args.source, drawn), args.truncate, args.drop_over)
+    save({"length": trace.lengths}, Path(args.output))
+    print(f"wrote {len(trace.lengths):,} lengths to {args.output}{f' ({cost})' if cost else ''}")
 
 
 def _list(_args: argparse.Namespace) -> None:

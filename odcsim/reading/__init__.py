@@ -34,8 +34,8 @@ def load(
     if sample and tokenizer is None:
         raise InputError(f"--sample {sample} without --tokenizer", where=str(source), fix="lengths are read in full")
     count = None if tokenizer is None else TextCounting(tokenizer, sample)
-    most = (LENGTH.from_python(truncate, "--truncate"), LENGTH.from_python(drop_over, "--drop-over"))
-    trace, cost = limits.within(_full(source, column, count, skip_bad=skip_bad), *most)
+    truncate, drop_over = LENGTH.from_python(truncate, "--truncate"), LENGTH.from_python(drop_over, "--drop-over")
+    trace, cost = limits.within(_full(source, column, count, skip_bad=skip_bad), truncate, drop_over)
     return replace(trace, origin=f"{trace.origin}; {cost}") if cost else trace
 
 

@@ -36,8 +36,11 @@ class Check:
 def sift(checks: Sequence[Check]) -> tuple[NDArray[np.bool_], list[Fault]]:
     """Which rows break none of them, and of the first that do, what each breaks first."""
     wrong = checks[0].wrong if len(checks) == 1 else np.any([check.wrong for check in checks], axis=0)
-    rows = np.flatnonzero(wrong)[:NAMED].tolist()
-    return ~wrong, [Fault(row, *next(each.explain(row) for each in checks if each.wrong[row])) for row in rows]
+    faults = []
+    for row in np.flatnonzero(wrong)[:NAMED].tolist():
+        problem, fix = next(check.explain(row) for check in checks if check.wrong[row])
+        faults.append(Fault(row, problem, fix))
+    return ~wrong, faults
 
 
 def check_labels(name: str, values: Iterable[object]) -> Check:

@@ -34,13 +34,12 @@ def names() -> list[str]:
 
 def find(text: str) -> str | None:
     """The named trace meant by `text`, whatever its case."""
-    return next((name for name in names() if name == text.lower()), None)
+    return text.lower() if text.lower() in names() else None
 
 
 def run(text: str) -> Path | None:
     """The folder of a watched run that ships, whatever its case."""
-    every = {path.parent.name: path.parent for path in folder().glob("*/watch-rank0.jsonl")}
-    return every.get(text.lower())
+    return {path.parent.name: path.parent for path in folder().glob("*/watch-rank0.jsonl")}.get(text.lower())
 
 
 def about(name: str) -> Origin:

@@ -43,7 +43,7 @@ class RecordFile:
 
     def head(self) -> Iterator[Record]:
         """Rows from the first, which has to be one, without those that cannot be read."""
-        rows = self._batched(None, None, rows=1) if self._columnar else self._parsed(None, None)
+        rows = self._batches(None, None, rows=1) if self._columnar else self._parse(None, None)
         for number, row in enumerate(rows):
             if not isinstance(row, InputError):
                 yield row
@@ -64,7 +64,7 @@ class RecordFile:
         self, columns: tuple[str, ...] | None = None, chosen: Chosen | None = None
     ) -> Iterator[Record | InputError]:
         """The same, with an error in place of a row that cannot be read."""
-        return self._batched(columns, chosen) if self._columnar else self._parsed(columns, chosen)
+        return self._batches(columns, chosen) if self._columnar else self._parse(columns, chosen)
 
     def place(self, row: int) -> str:
         if self._columnar or self.path.suffix.lower() == ".json":
@@ -75,7 +75,7 @@ class RecordFile:
     def _columnar(self) -> bool:
         return self.path.is_dir() or self.path.suffix.lower() in TABLES
 
-    def _batched(self, columns: tuple[str, ...] | None, chosen: Chosen | None, rows: int = ROWS) -> Iterator[Record]:
+    def _batches(self, columns: tuple[str, ...] | None, chosen: Chosen | None, rows: int = ROWS) -> Iterator[Record]:
         names, start = None if columns is None else list(columns), 0
         for batch in batches(self.path, names, rows):
             size = batch.num_rows
@@ -84,7 +84,7 @@ class RecordFile:
             start += size
             yield from decode(self.path, partial(records_of, batch))
 
-    def _parsed(self, columns: tuple[str, ...] | None, chosen: Chosen | None) -> Iterator[Record | InputError]:
+    def _parse(self, columns: tuple[str, ...] | None, chosen: Chosen | None) -> Iterator[Record | InputError]:
         """Lines that nobody chose are not parsed."""
         wanted = None if chosen is None else set(chosen.tolist())
         for i, (number, line) in enumerate(self._lines()):

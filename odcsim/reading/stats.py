@@ -32,16 +32,6 @@ class TraceStats:
     groups: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What a limit costs: samples over it, and tokens lost if those are cut to it or dropped whole."""
-
-    at: int
-    samples: int
-    tokens_if_cut: int
-    tokens_if_dropped: int
-
-
 def describe(trace: Trace) -> TraceStats:
     weight = weights(trace)
     tokens, lengths = int(weight @ trace.lengths), trace.lengths.astype(np.float64)
@@ -73,21 +63,6 @@ def quantiles(trace: Trace, q: ArrayLike) -> NDArray[np.float64]:
     low = np.floor(at)
     below, above = (ordered[np.searchsorted(upto, side, side="right")] for side in (low, np.ceil(at)))
     return np.asarray(below + (above - below) * (at - low), np.float64)
-
-
-def cut(trace: Trace, at: int) -> Cut:
-    over = trace.lengths > at
-    weight, lengths = weights(trace)[over], trace.lengths[over]
-    return Cut(at, int(weight.sum()), int(weight @ (lengths - at)), int(weight @ lengths))
-
-
-def cut_lines(trace: Trace, at: int) -> list[str]:
-    lost, tokens = cut(trace, at), int(weights(trace) @ trace.lengths)
-    return [
-        f"over {at:,} tokens: {lost.samples:,} samples ({lost.samples / trace.size:.2%})",
-        f"  cut to it, they lose {lost.tokens_if_cut:,} tokens ({lost.tokens_if_cut / tokens:.2%} of all)",
-        f"  dropped, {lost.tokens_if_dropped:,} tokens ({lost.tokens_if_dropped / tokens:.2%} of all)",
-    ]
 
 
 def histogram(trace: Trace, bins: int = 16) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

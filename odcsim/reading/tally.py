@@ -27,7 +27,7 @@ class Tally:
     where: str
     beside: str = ""
     rows: int = 0
-    _kept: list[tuple[Ints, Ints | None, Ints | None]] = field(default_factory=list)
+    _pieces: list[tuple[Ints, Ints | None, Ints | None]] = field(default_factory=list)
     _parts: list[tuple[Ints, Ints]] | None = None  # keys and counts, once rows are too many
     _with_loss: bool = False
     _waiting: int = 0
@@ -38,19 +38,19 @@ class Tally:
         if self._parts is not None:
             self._merge(lengths, loss, counts)
             return
-        unlike = bool(self._kept) and (self._kept[0][2] is None) != (counts is None)
-        self._kept.append((lengths, loss, counts))
+        unlike = bool(self._pieces) and (self._pieces[0][2] is None) != (counts is None)
+        self._pieces.append((lengths, loss, counts))
         if self.rows <= budget.rows() and not unlike:
             return
         if self.beside:
             raise budget.too_much(f"more than {budget.rows():,} rows, each with {self.beside}", self.where)
-        kept, self._kept, self._parts = self._kept, [], []
-        for piece in kept:
-            self._merge(*piece)
+        pieces, self._pieces, self._parts = self._pieces, [], []
+        for each in pieces:
+            self._merge(each[0], each[1], each[2])
 
     def trace(self, name: str, origin: str, group: Ints | None = None, step: Ints | None = None) -> Trace:
         if self._parts is None:
-            lengths, loss, counts = (_join([piece[i] for piece in self._kept]) for i in range(3))
+            lengths, loss, counts = (_join([piece[i] for piece in self._pieces]) for i in range(3))
             if lengths is None:
                 raise InputError("holds no rows", where=self.where, fix="give one row per sample")
             return Trace(name, lengths, counts, loss, group, step, origin)

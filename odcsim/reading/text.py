@@ -95,7 +95,7 @@ class TextTable:
                 file.readline()
             ended = False
             while block := file.read(BLOCK) + file.readline():
-                table = self._parsed(block, None if every else at)
+                table = self._parse(block, None if every else at)
                 rows = text.count(b"\n") + 1 if (text := block.rstrip()) else 0
                 if table is None or table.shape[1] != len(at) or len(table) != rows or (ended and rows):
                     yield None
@@ -104,7 +104,7 @@ class TextTable:
                 if rows:
                     yield table[:, at] if every else table
 
-    def _parsed(self, block: bytes, at: list[int] | None) -> NDArray[np.float64] | None:
+    def _parse(self, block: bytes, at: list[int] | None) -> NDArray[np.float64] | None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # numpy warns of nothing but blank lines

@@ -155,11 +155,11 @@ class JsonStream:
 
     def take(self, expected: str) -> str:
         """One of these characters, which comes next."""
-        found = self.peek()
-        if not found or found not in expected:
+        character = self.peek()
+        if not character or character not in expected:
             raise self._invalid(f"expected {' or '.join(expected)}")
         self._at += 1
-        return found
+        return character
 
     def value(self) -> Any:
         decode = json.JSONDecoder().raw_decode

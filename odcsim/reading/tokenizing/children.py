@@ -61,7 +61,7 @@ class TextReader:
         process.stdin.write(pickle.dumps(request))
         process.stdin.flush()
         while (rows := self._hear(process, request.seconds, source)) is not None:
-            yield [_passage(*row) for row in rows]
+            yield [_passage(row) for row in rows]
 
     @contextmanager
     def counting(self, request: "CountRequest") -> Iterator[Callable[[list[Passage]], Any]]:
@@ -131,11 +131,12 @@ class TextReader:
         return RuntimeError(f"the process that {does} has ended with {code}")
 
 
-def _passage(text: str, *rest: Any) -> Passage | UnfitRow:
+def _passage(row: list[Any]) -> Passage | UnfitRow:
     """A passage, or what is wrong with the row and the way out."""
-    if len(rest) == 1:
-        return UnfitRow(text, *rest)
-    prompt, spans = rest
+    if len(row) == 2:
+        problem, fix = row
+        return UnfitRow(problem, fix)
+    text, prompt, spans = row
     return Passage(text, prompt, spans and tuple(map(tuple, spans)))
 
 

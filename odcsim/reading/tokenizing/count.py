@@ -51,8 +51,8 @@ def main() -> None:
                         Passage(text, prompt, spans) for text, prompt, spans in json.loads(sys.stdin.buffer.read(size))
                     ]
                     with _in_time(request.seconds):
-                        found = list(counts(block, tokenizer, plain=request.plain))
-                    send(out, found)
+                        tokens = list(counts(block, tokenizer, plain=request.plain))
+                    send(out, tokens)
             except InputError as error:
                 send(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
             except BaseException as error:

@@ -95,7 +95,8 @@ class Form:
             fix = "keep one form in a file, or name the column of a text with --column"
             raise UnfitRow(f"is {kind} where the first row is {self.kind}", fix)
         if self.kind.columns == SIDES:
-            return [_side(row, *names, by) for names in (SIDES, SIDES[::-1])]
+            chosen, rejected = SIDES
+            return [_side(row, chosen, rejected, by), _side(row, rejected, chosen, by)]
         return [self.write(row, by)]
 
 
@@ -107,7 +108,7 @@ def form_of(record: Record, column: str | None, *, chat: bool) -> Form | None:
     words, (first, *others), _ = kind
     if words == "pairs":
         plain = isinstance(record[first], str) and not talk(record[first])
-        return Form(kind, column, plain, lambda row, by: _side(row, *SIDES, by), (*BEFORE, "input", *BESIDE))
+        return Form(kind, column, plain, lambda row, by: _side(row, first, others[0], by), (*BEFORE, "input", *BESIDE))
     if words == "conversations":
         return Form(kind, column, False, lambda row, by: _chat(row, pick(row, first), by), BESIDE)
     if words == "texts":
@@ -188,14 +189,14 @@ def _common(one: Any, other: Any) -> Any:
 
 def _alpaca(row: Record, by: TokenizerFolder, *, chat: bool) -> Passage:
     more = row.get("input") or ""
-    asked = _text(row, "instruction") + (f"\n{more}" if more else "")
+    instruction = _text(row, "instruction") + (f"\n{more}" if more else "")
     before = earlier(row)
     if not chat:
         if lost := [name for name in ("system", "tools", HISTORY) if row.get(name)]:
             fix = "name a --tokenizer with one beside it, or leave it out"
             raise UnfitRow(f"has {' and '.join(lost)}, which nothing but a chat template writes", fix)
-        return _join(f"{asked}\n", _text(row, "output"), by)
-    return _dialogue(row, [*before, {"role": "user", "content": asked}], _text(row, "output"), by)
+        return _join(f"{instruction}\n", _text(row, "output"), by)
+    return _dialogue(row, [*before, {"role": "user", "content": instruction}], _text(row, "output"), by)
 
 
 def _join(prompt: str, completion: str, by: TokenizerFolder) -> Passage:

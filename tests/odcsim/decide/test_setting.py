@@ -186,7 +186,7 @@ def test_attention_is_that_of_each_sample_and_not_of_the_bundle():
 
 def test_steps_count_bundles_and_dropping_leaves_no_half_of_one():
     assert steps(paired([2] * 24, [5] * 48), 3, 4) == 18
-    assert limits.without(paired([2, 2, 2], [5, 9, 5, 5, 7, 1]), 6).lengths.tolist() == [5, 5]
+    assert limits.drop(paired([2, 2, 2], [5, 9, 5, 5, 7, 1]), 6).lengths.tolist() == [5, 5]
 
 
 def test_a_bundle_in_two_places_is_refused():

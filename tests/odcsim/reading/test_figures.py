@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim import InputError, Trace, load
-from odcsim.reading.limits import within
-from odcsim.reading.stats import DOUBT, PERCENTILES, cut, describe, histogram, likeness, quantiles
+from odcsim.reading.limits import cut, within
+from odcsim.reading.stats import DOUBT, PERCENTILES, describe, histogram, likeness, quantiles
 
 ROWS = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 6)), min_size=1, max_size=30)
 COUNTED = ROWS.filter(lambda rows: any(count for _, count in rows))
