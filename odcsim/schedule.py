@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from odcsim.errors import InputError
 from odcsim.flat import NOTHING, Assignment, Flat, Microbatches, flattened
 from odcsim.support import budget
-from odcsim.support.files import replacing
 from odcsim.support.inputs import LINES, read_text, reading
+from odcsim.support.outputs import replacing
 from odcsim.support.values import Given, build, shown
 from odcsim.trace import MAX_LENGTH
 

@@ -19,8 +19,8 @@ from odcsim.program import Program
 from odcsim.recipe import CHOICES, PART, Recipe, fields_of, nested
 from odcsim.schedule import Schedule
 from odcsim.support import budget
-from odcsim.support.files import replacing
 from odcsim.support.inputs import Archive, check_file
+from odcsim.support.outputs import replacing
 from odcsim.support.values import LARGEST, Given, build, column
 
 __all__ = ["About", "Block", "Timeline", "read", "write"]

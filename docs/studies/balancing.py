@@ -32,7 +32,7 @@ from odcsim.balance.partition import lower_bound
 from odcsim.balance.refine import scenarios
 from odcsim.decide.setting import cost_of
 from odcsim.reading import draw, load
-from odcsim.support.files import write_text
+from odcsim.support.outputs import write_text
 
 ROOT = Path(__file__).parents[2]
 

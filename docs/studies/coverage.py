@@ -21,7 +21,7 @@ from odcsim.decide.asking import question_by, setting_of
 from odcsim.decide.comparison import Comparison, compare
 from odcsim.decide.rl import Around, RolloutBatch, predict_steps
 from odcsim.decide.setting import Setting
-from odcsim.support.files import check_writable, write_text
+from odcsim.support.outputs import check_writable, write_text
 from odcsim.timeline import Floats, Ints
 from odcsim.trace import Trace
 

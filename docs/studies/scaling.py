@@ -26,7 +26,7 @@ from odcsim.decide.calibrate import Simulated, by_rate
 from odcsim.decide.setting import Setting
 from odcsim.decide.unmeasured import INTERVAL, SHARES, differences, run_of, widen
 from odcsim.profile import Profile
-from odcsim.support.files import check_writable, write_text
+from odcsim.support.outputs import check_writable, write_text
 from odcsim.timeline import Floats
 from odcsim.trace import Trace
 

@@ -27,7 +27,7 @@ from odcsim.cluster import GPU, cluster_of
 from odcsim.cost import Cost
 from odcsim.executors.simulation import usage
 from odcsim.recipe import Recipe
-from odcsim.support.files import write_text
+from odcsim.support.outputs import write_text
 from odcsim.support.progress import progress
 
 DOCS = Path(__file__).parents[1]

@@ -46,7 +46,7 @@ from odcsim.recipe import Recipe
 from odcsim.results.metrics import usage
 from odcsim.results.validation import validate
 from odcsim.schedule import ScheduleFile
-from odcsim.support.files import check_writable, write_text
+from odcsim.support.outputs import check_writable, write_text
 from odcsim.timeline import Timeline
 
 PAGE = Path(__file__).parents[1] / "validation.md"

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int | None:
-    from odcsim.support.files import check_outputs
+    from odcsim.support.outputs import check_outputs
 
     args = build_parser().parse_args(argv)
     check_outputs(args)

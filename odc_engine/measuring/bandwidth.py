@@ -27,7 +27,7 @@ from odc_engine.measuring.survey import check_rates
 from odc_engine.runs import launch
 from odc_engine.runs.run import with_gpus
 from odcsim.support import tables
-from odcsim.support.files import write_text
+from odcsim.support.outputs import write_text
 
 TIMEOUT = 600.0
 LEAST = 5  # rounds; a machine with something else to do interrupts most of them, so the best one counts

@@ -32,7 +32,7 @@ from odcsim.model import Model
 from odcsim.profile import Polynomial, Profile
 from odcsim.recipe import Recipe
 from odcsim.schedule import ScheduleFile
-from odcsim.support.files import check_writable, lock
+from odcsim.support.outputs import check_writable, lock
 from odcsim.support.progress import progress
 
 ROUNDS = {True: 2, False: 5}  # of every packing, if quick and if not

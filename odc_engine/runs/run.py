@@ -16,7 +16,7 @@ from odc_engine.runs.start import check, on_devices
 from odc_engine.started import started
 from odcsim import timeline
 from odcsim.schedule import Schedule, ScheduleFile
-from odcsim.support.files import draft
+from odcsim.support.outputs import draft
 from odcsim.timeline import About, Block, Timeline, padded, shortened
 
 

@@ -49,7 +49,7 @@ def _main(argv: Sequence[str] | None) -> int | None:
     if not hasattr(args, "run"):
         parser.print_help()
         return 0
-    from odcsim.support.files import check_outputs
+    from odcsim.support.outputs import check_outputs
 
     check_outputs(args)
     code: int | None = args.run(args)

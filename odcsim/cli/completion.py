@@ -56,7 +56,7 @@ def script() -> str:
 
 def _commands(parser: Parser) -> dict[str, Parser]:
     inner = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
-    return {} if inner is None else {name: command.filled() for name, command in inner.choices.items()}
+    return {} if inner is None else {name: command.complete() for name, command in inner.choices.items()}
 
 
 def _flags(parser: Parser) -> list[str]:

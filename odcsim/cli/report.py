@@ -43,7 +43,7 @@ def _run(args: argparse.Namespace) -> None:
         import io
 
         from odcsim.results.metrics import steps
-        from odcsim.support.files import write_text
+        from odcsim.support.outputs import write_text
 
         titles = [t.about.title for t in timelines]
         alike = len(set(titles)) < len(titles)

@@ -25,8 +25,8 @@ from odcsim.profile import Profile
 from odcsim.program import SYNCS
 from odcsim.question import FIELDS
 from odcsim.recipe import CHOICES, recipe_of
-from odcsim.support.files import check_apart, check_writable
 from odcsim.support.numbers import counted
+from odcsim.support.outputs import check_apart, check_writable
 from odcsim.trace import Trace
 
 

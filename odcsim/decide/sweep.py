@@ -33,9 +33,9 @@ from odcsim.question import FIELDS
 from odcsim.recipe import USUAL
 from odcsim.results.metrics import PARTS
 from odcsim.results.summary import REFERENCE, Made, Row
-from odcsim.support.files import check_apart, check_writable, lock, replacing, telling
 from odcsim.support.inputs import reading
 from odcsim.support.numbers import counted
+from odcsim.support.outputs import check_apart, check_writable, lock, replacing, telling
 
 REFUSED = "refused"
 WHOLE = (1, 1)  # the share of a sweep that is all of it

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError, nearest
 from odcsim.option import LENGTH
-from odcsim.reading import files, limits, named, specs
+from odcsim.reading import formats, limits, named, specs
 from odcsim.reading.texts import TextCounting
 from odcsim.trace import Trace
 
@@ -45,7 +45,7 @@ def _full(
     """The trace before any limit."""
     text = str(source)
     if not text.strip():
-        raise InputError("the name of a trace is empty", fix=f"name a trace, a spec or a file ({files.SUFFIXES})")
+        raise InputError("the name of a trace is empty", fix=f"name a trace, a spec or a file ({formats.SUFFIXES})")
     kind, name = (specs.kind_of(text), named.find(text)) if isinstance(source, str) else (None, None)
     if (column is not None or count is not None) and (kind or name):
         what, flag = ("columns to choose from", "column") if count is None else ("text to count", "tokenizer")
@@ -54,10 +54,10 @@ def _full(
         return specs.load(text, kind)
     if name:
         return named.load(name)
-    if isinstance(source, Path) or files.looks_like_one(text) or Path(text).exists():
-        return files.load(Path(source), column, count, skip_bad=skip_bad)
+    if isinstance(source, Path) or formats.looks_like_one(text) or Path(text).exists():
+        return formats.load(Path(source), column, count, skip_bad=skip_bad)
     hint = nearest(text.partition(":")[0], [*named.names(), *specs.KINDS])
-    raise InputError(f"no trace is called '{text}'", fix=f"{hint.rstrip('?.')}, or give a file ({files.SUFFIXES})")
+    raise InputError(f"no trace is called '{text}'", fix=f"{hint.rstrip('?.')}, or give a file ({formats.SUFFIXES})")
 
 
 def is_file(source: str) -> bool:

@@ -10,7 +10,7 @@ from odcsim.errors import InputError
 from odcsim.reading import named, specs, unpack
 from odcsim.reading.arrow import is_saved
 from odcsim.reading.faults import shown
-from odcsim.reading.files import open_table
+from odcsim.reading.formats import open_table
 from odcsim.reading.roles import column_named
 from odcsim.reading.shards import shards
 from odcsim.support import budget

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
+from odcsim.reading.csvs import open_utf8
 from odcsim.reading.faults import MISSING, wrong
 from odcsim.reading.fields import is_inside, is_list, pick
 from odcsim.reading.table import PIECE, Columns, Table, labels, number, of_columns
-from odcsim.reading.text import open_utf8
 from odcsim.support import budget
 from odcsim.support.inputs import JsonStream
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from odcsim.reading import files
+from odcsim.reading import formats
 from odcsim.trace import Trace
 
 
@@ -48,6 +48,6 @@ def about(name: str) -> Origin:
 
 
 def load(name: str) -> Trace:
-    source, trace = about(name), files.load(folder() / f"{name}.json")
+    source, trace = about(name), formats.load(folder() / f"{name}.json")
     origin, siblings = f"{source.kind}: {source.origin}", (source.siblings, source.alike)
     return Trace(name, trace.lengths, trace.counts, trace.loss, origin=origin, siblings=siblings)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading import jsons, text
+from odcsim.reading import csvs, jsons
 from odcsim.reading.arrays import decode
 from odcsim.reading.arrow import ROWS, STATE, batches, count_rows, records_of, saved_files
 from odcsim.support.inputs import JsonStream
@@ -97,7 +97,7 @@ class RecordFile:
     def _lines(self) -> Iterator[tuple[int, Any]]:
         """Rows as they stand in the file, with the line that each begins or ends at."""
         kind = self.path.suffix.lower()
-        with text.open_utf8(self.path) as file:
+        with csvs.open_utf8(self.path) as file:
             if kind == ".jsonl":
                 yield from ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
             elif kind != ".json":
@@ -123,7 +123,7 @@ class RecordFile:
 def _delimited(file: TextIO, path: Path, delimiter: str) -> Iterator[tuple[int, Record | InputError]]:
     most = csv.field_size_limit(2**31 - 1)  # texts are longer than csv takes by itself
     try:
-        lines = text.rows(file, path, delimiter)
+        lines = csvs.rows(file, path, delimiter)
         names = next((fields for _, fields in lines if fields), [])
         for line, fields in lines:
             if len(fields) == len(names):

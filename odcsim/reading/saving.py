@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.reading.tally import PAIR, SIDES
-from odcsim.support.files import replacing
+from odcsim.support.outputs import replacing
 from odcsim.trace import Trace
 
 Columns = Mapping[str, NDArray[np.int64]]

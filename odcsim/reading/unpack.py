@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odcsim.errors import InputError
-from odcsim.support.files import scratch
 from odcsim.support.inputs import GZIP, unpack
+from odcsim.support.outputs import scratch
 
 PIPE, PACKED = "-", ".gz"
 MOST = 2**33  # bytes on disk that come by a pipe

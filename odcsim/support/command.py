@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
         self._action_groups.sort(key=lambda group: group is self._optionals)
         return groups | {last: self._optionals}
 
-    def filled(self) -> "Parser":
+    def complete(self) -> "Parser":
         """The same, with all of its arguments."""
         if add := self._fill:
             self._fill = None
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         return self
 
     def format_help(self) -> str:
-        self.filled()
+        self.complete()
         below = next((a for a in self._actions if isinstance(a, argparse._SubParsersAction)), None)
         if below is not None:  # where the rest is
             rest = f"\n'{self.prog} {below.metavar} --help' shows the usual options, --help-all every one.\n"
@@ -113,7 +113,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
-        known = self.filled()._option_string_actions
+        known = self.complete()._option_string_actions
         for word in words if self._subparsers is None else ():  # flags of commands below are theirs to refuse
             name = word.partition("=")[0]
             if not name.startswith("--"):

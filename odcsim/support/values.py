@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from odcsim.errors import InputError, nearest
-from odcsim.support.files import write_text
 from odcsim.support.inputs import read_text, reading
+from odcsim.support.outputs import write_text
 
 T = TypeVar("T")
 LARGEST = 1e15  # of any number: beyond it they are rubbish in every unit, and an int may not even fit a float

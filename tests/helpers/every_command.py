@@ -18,7 +18,7 @@ def commands() -> dict[str, Any]:
     def below(words: str, parser: Any) -> None:
         inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
         for word, command in (pair for action in inner for pair in action.choices.items()):
-            below(f"{words} {word}", command.filled())
+            below(f"{words} {word}", command.complete())
         if not inner:
             found[words] = parser
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.reading.faults import Fault
-from odcsim.support.files import replacing
+from odcsim.support.outputs import replacing
 
 VERSION = 4  # of the way of counting
 

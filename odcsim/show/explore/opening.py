@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from odcsim.support.files import scratch
+from odcsim.support.outputs import scratch
 
 _PAGE = """<!DOCTYPE html>
 <meta charset="utf-8"><meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0; url={link}">

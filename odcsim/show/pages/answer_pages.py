@@ -19,7 +19,7 @@ from odcsim.results import metrics
 from odcsim.results.validation import Validation
 from odcsim.say import advice_words, break_even_words, diagnosis_words, timeline_words, validation_words
 from odcsim.show.pages import page
-from odcsim.support.files import write_text
+from odcsim.support.outputs import write_text
 from odcsim.timeline import Timeline
 
 

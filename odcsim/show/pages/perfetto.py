@@ -17,7 +17,7 @@ from odcsim.errors import InputError
 from odcsim.program import COMPUTE
 from odcsim.results.metrics import PARTS
 from odcsim.results.slices import Slice, View, compute_lane, microbatch_named, transfer_lane, view
-from odcsim.support.files import replacing
+from odcsim.support.outputs import replacing
 from odcsim.timeline import Timeline
 
 WINDOW = 3  # minibatches written unless asked for more: viewers give up on large files

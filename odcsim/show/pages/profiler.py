@@ -14,7 +14,7 @@ from pathlib import Path
 from odcsim.program import COMPUTE
 from odcsim.results.slices import kind_of, view
 from odcsim.show.pages.perfetto import TRACKS, Event, nanoseconds
-from odcsim.support.files import check_new_folder, scratch, telling
+from odcsim.support.outputs import check_new_folder, scratch, telling
 from odcsim.timeline import Timeline
 
 STREAM = 7  # the lowest that torch gives: of the compute lane; other lanes have those after it

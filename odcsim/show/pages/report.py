@@ -14,8 +14,8 @@ from odcsim.recipe import ASKED, CHOICES, PART
 from odcsim.results.summary import Row
 from odcsim.say import comparison_words, row_words, setting_words
 from odcsim.show.pages import page
-from odcsim.support.files import write_text
 from odcsim.support.numbers import counted, from_to, ratio
+from odcsim.support.outputs import write_text
 from odcsim.support.values import expect
 
 

@@ -23,7 +23,7 @@ from odcsim.catalog.fits import estimate
 from odcsim.errors import InputError
 from odcsim.recipe import Recipe
 from odcsim.schedule import Header, ScheduleFile
-from odcsim.support.files import lock
+from odcsim.support.outputs import lock
 
 
 @pytest.fixture

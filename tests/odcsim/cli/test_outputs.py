@@ -8,7 +8,7 @@ from every_command import commands, line, main, name_of, takes_text
 
 from odcsim import schedule
 from odcsim.cli import main as odcsim
-from odcsim.support.files import INPUTS
+from odcsim.support.outputs import INPUTS
 from odcsim.timeline import write
 
 WRITES = {"-o", "--output", "--html", "--svg", "--steps", "--per-device"}

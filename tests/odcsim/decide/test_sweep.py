@@ -38,7 +38,7 @@ NONE_RUNS = 'trace = "uniform:min=2,max=9,samples=8"\nmodel = "tiny"\ngpu = "a10
 OWN = 'trace = "theirs.csv"\nmodel = "tiny"\ngpu = "a100"\ndevices = 2\nminibatch = 2\nminibatches = 2\n'
 HOLDS = """
 import pathlib, sys, time
-from odcsim.support.files import lock
+from odcsim.support.outputs import lock
 with lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -262,7 +262,9 @@ def test_where_nothing_can_be_locked_those_who_begin_at_once_lose_no_rows(grid, 
     """Nor would a file that one of them puts in the place of the others', which takes its time here."""
     output, problems, together = tmp_path / "out.csv", [], threading.Barrier(4, timeout=60)
     monkeypatch.setattr("odcsim.decide.sweep.lock", lambda _: nullcontext(together.wait()))
-    monkeypatch.setattr("odcsim.support.files.secrets.token_hex", lambda _: time.sleep(random() / 10) or f"{random()}")
+    monkeypatch.setattr(
+        "odcsim.support.outputs.secrets.token_hex", lambda _: time.sleep(random() / 10) or f"{random()}"
+    )
 
     def one():
         try:

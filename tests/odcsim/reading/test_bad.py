@@ -94,7 +94,7 @@ def test_lines_are_counted_as_editors_do(tmp_path):
 @settings(suppress_health_check=FIXTURES)
 def test_a_blank_line_is_a_row_unless_nothing_comes_after_it(tmp_path_factory, monkeypatch, rows, ends, newline, block):
     """Whatever piece of the file it is read in."""
-    monkeypatch.setattr("odcsim.reading.text.BLOCK", block)
+    monkeypatch.setattr("odcsim.reading.csvs.BLOCK", block)
     path = tmp_path_factory.mktemp("rows") / "a.csv"
     path.write_bytes(("length\n9\n" + "\n".join(rows) + "\n9" + ends).replace("\n", newline).encode())
     trace = load(path, skip_bad=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rowfiles import ARRAYS, ARROWS, FILES, NESTED, TEXTS, write
 
 from odcsim import InputError, load
-from odcsim.reading.text import open_text
+from odcsim.reading.csvs import open_text
 
 LENGTHS = [5, 70, 900]
 FIXTURES = [HealthCheck.function_scoped_fixture]

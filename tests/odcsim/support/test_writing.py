@@ -18,7 +18,7 @@ import pytest
 from scripts import ROOT
 
 from odcsim.errors import InputError
-from odcsim.support.files import check_writable, lock, replacing, write_text
+from odcsim.support.outputs import check_writable, lock, replacing, write_text
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_an_archive_may_go_where_nobody_can_ask_how_far_it_is(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="there is no /dev/stdout")
 def test_what_stdout_leads_to_is_written_into_whether_a_pipe_or_a_file(tmp_path):
-    code = "import pathlib, odcsim.support.files as f; f.write_text(pathlib.Path('/dev/stdout'), '7')"
+    code = "import pathlib, odcsim.support.outputs as f; f.write_text(pathlib.Path('/dev/stdout'), '7')"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout == "7"
     place = tmp_path / "out"
@@ -172,7 +172,7 @@ def test_whoever_is_ended_while_writing_leaves_nothing_beside_the_old_file(numbe
 import os, signal
 from contextlib import ExitStack
 from pathlib import Path
-from odcsim.support.files import draft, replacing, scratch
+from odcsim.support.outputs import draft, replacing, scratch
 made = dict(replacing=lambda: replacing(Path({str(path)!r})), drafted=lambda: draft(Path({str(path)!r})),
             scratch=lambda: scratch(folder=Path({str(tmp_path)!r})))
 with ExitStack() as stack:
@@ -227,7 +227,7 @@ def test_who_takes_the_signal_himself_goes_on_taking_it(path):
 
 THREAD = """
 import threading, time
-from odcsim.support.files import scratch
+from odcsim.support.outputs import scratch
 def work():
     with scratch() as folder:
         for number in range(10**9):

@@ -12,6 +12,7 @@ from odcsim.neighbours.logs import VERL_MEANS
 from odcsim.reading import texts, unpack
 from odcsim.reading.arrays import open_megatron, open_numpy
 from odcsim.reading.arrow import is_saved, open_arrow, open_parquet, open_saved
+from odcsim.reading.csvs import open_text
 from odcsim.reading.faults import BadRows, Check, NoneLeft, check_labels, sift
 from odcsim.reading.fields import numbers_inside
 from odcsim.reading.jsons import open_json, open_jsonl
@@ -20,7 +21,6 @@ from odcsim.reading.roles import STEP, NoLengths, Roles, assign, first_of
 from odcsim.reading.shards import join, shards
 from odcsim.reading.table import EXACT, Columns, Table, add_parts, check_whole, numbers
 from odcsim.reading.tally import Tally, in_turn, pair
-from odcsim.reading.text import open_text
 from odcsim.reading.texts import TextCounting
 from odcsim.support import budget
 from odcsim.support.inputs import check_file
