@@ -39,13 +39,17 @@ def question_by(words: Mapping[str, Any]) -> Question:
 
 def setting_of(question: Question, *, limited: bool = True) -> Setting:
     """Not `limited`: without the search for a token limit, where nobody gave one."""
-    hardware = question.devices, question.devices_per_node, question.cluster
-    share = question.share
-    looked_up = cost_of(question.model, question.gpu, question.profile, *hardware, recipe=question.recipe)
-    cost = replace(looked_up, on_demand_cost=question.on_demand_cost)
-    terms = {name: getattr(question, name) for name in TERMS}
-    tokens, batch, model = question.max_tokens or 0, question.global_batch or 0, question.model
-    asked = Setting(lengths_of(question), cost, share, tokens, model_asked=model, global_batch=batch, **terms)
+    share, hardware = question.share, (question.devices, question.devices_per_node, question.cluster)
+    cost = cost_of(question.model, question.gpu, question.profile, *hardware, recipe=question.recipe)
+    asked = Setting(
+        lengths_of(question),
+        replace(cost, on_demand_cost=question.on_demand_cost),
+        share,
+        question.max_tokens or 0,
+        model_asked=question.model,
+        global_batch=question.global_batch or 0,
+        **{name: getattr(question, name) for name in TERMS},
+    )
     setting = sharding.by_rule(asked)
     return widen(sharding.with_limit(setting) if limited and question.max_tokens is None else setting)
 

@@ -75,29 +75,26 @@ class Simulated:
         """Whether steps of so many tokens are those that are drawn."""
         return 1 / ALIKE < tokens / self.slope.tokens < ALIKE
 
-    def factor(self, seconds: float, held: float = 0.0) -> float:
-        """Of compute, by which a step takes so long on average: transfers take what they take. `held`: tokens that a
+    def factor(self, seconds: float, logged: float = 0.0) -> float:
+        """Of compute, by which a step takes so long on average: transfers take what they take. `logged`: tokens that a
         step was logged with, where that is known."""
         low, high = NOTHING, max(2.0, 2 * seconds / self.slope.seconds)
         least = float(self.with_compute(low).mean())
-        if seconds <= least and held and not self.is_alike(held):
-            problem = f"a step held {held:,.0f} tokens, and {self.slope.tokens:,.0f} are drawn by these flags"
+        if seconds <= least and logged and not self.is_alike(logged):
+            problem = f"a step held {logged:,.0f} tokens, and {self.slope.tokens:,.0f} are drawn by these flags"
             raise InputError(problem, fix="give the batch, --devices and lengths of the run that was logged")
         if seconds <= least:
             problem = f"a step was measured at {seconds:.3g} s, and its transfers alone take {least:.3g} s by the flags"
             raise InputError(problem, fix="see --devices and the batch, or give faster links with --cluster")
         while (most := float(self.with_compute(high).mean())) < seconds:
             high *= 2
-        return self._between((low, least), (high, most), seconds)
-
-    def _between(self, below: tuple[float, float], above: tuple[float, float], seconds: float) -> float:
-        """Where in between a step takes so long, which goes almost straight up."""
-        for _ in range(ROUNDS):
+        below, above = (low, least), (high, most)
+        for _ in range(ROUNDS):  # seconds go almost straight up with the factor
             factor = below[0] + (above[0] - below[0]) * (seconds - below[1]) / (above[1] - below[1])
-            found = float(self.with_compute(factor).mean())
-            if abs(found - seconds) <= CLOSE * seconds:
+            took = float(self.with_compute(factor).mean())
+            if abs(took - seconds) <= CLOSE * seconds:
                 break
-            below, above = ((factor, found), above) if found < seconds else (below, (factor, found))
+            below, above = ((factor, took), above) if took < seconds else (below, (factor, took))
         return factor
 
 
@@ -190,34 +187,25 @@ def reaching(setting: Setting, tokens_per_second: float) -> tuple[Setting, Calib
 
 def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bool = False) -> Calibration:
     """`updates`: a row of the log may hold several optimizer steps, which its tokens tell."""
-    of = [_Pace.of(step, simulated, updates) for step in steps]
-    sizes, seconds, tokens = (np.array([getattr(row, name) for row in of]) for name in ("steps", "seconds", "tokens"))
+    mean, known = simulated.slope.tokens, steps[0].tokens is not None
+    sizes, seconds = (np.array([float(getattr(step, name)) for step in steps]) for name in ("steps", "seconds"))
+    tokens = np.array([step.steps * mean if step.tokens is None else step.tokens for step in steps], dtype=np.float64)
+    if updates:
+        sizes = np.maximum(sizes, np.round(tokens / mean))
     said = sizes * simulated.slope.at(tokens / sizes)
     good = _usual(seconds / said, simulated.off)
     sizes, seconds, tokens, said = (values[good] for values in (sizes, seconds, tokens, said))
     ratio, beside, told = float(seconds.sum() / said.sum()), 0.0, False
     measured = slope(seconds / sizes, tokens / sizes)
-    if steps[0].tokens is not None and (found := apart(measured, simulated.slope, len(sizes))):
+    if known and (found := apart(measured, simulated.slope, len(sizes))):
         (ratio, beside), told = found, True
     scatter = np.log(seconds / (ratio * said + beside * sizes))
     low, high = _interval(max(_error(scatter, np.log(simulated.off), float(sizes.mean())), REPEAT))
     step = ratio * simulated.slope.seconds
     kept, left = (tuple(s for s, is_good in zip(steps, good, strict=True) if is_good is side) for side in (True, False))
-    held = float(tokens.sum() / sizes.sum()) if steps[0].tokens is not None else 0.0
-    return Calibration(simulated, ratio, beside, simulated.factor(step, held), low, high, kept, left, told, held)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pace:
-    steps: float
-    seconds: float
-    tokens: float
-
-    @classmethod
-    def of(cls, step: LoggedStep, simulated: Simulated, updates: bool) -> "_Pace":
-        steps, mean = float(step.steps), simulated.slope.tokens
-        tokens = steps * mean if step.tokens is None else step.tokens
-        return cls(max(steps, round(tokens / mean)) if updates else steps, step.seconds, tokens)
+    logged = float(tokens.sum() / sizes.sum()) if known else 0.0
+    factor = simulated.factor(step, logged)
+    return Calibration(simulated, ratio, beside, factor, low, high, kept, left, told, logged)
 
 
 def _usual(ratios: Floats, off: Floats) -> list[bool]:

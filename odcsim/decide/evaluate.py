@@ -56,9 +56,13 @@ class Evaluation:
 
     def place(self, balancer: str, sync: str) -> int:
         known = [row.pair for row in self.rows]
-        if (balancer, sync) not in known:
-            raise InputError(f"no row of {balancer!s:.40} under {sync!s:.40}", fix=_meant(balancer, sync, known))
-        return known.index((balancer, sync))
+        if (balancer, sync) in known:
+            return known.index((balancer, sync))
+        syncs = [one for other, one in known if other == balancer]
+        fix = f"{balancer} runs under {' or '.join(syncs)}" if syncs else f"there are {listed(known)}"
+        for name, names in ((sync, syncs), (balancer, [one for one, _ in known])):  # which name is written wrongly
+            fix = (misspelled(str(name), names, alike=0.6) if name not in names else "") or fix
+        raise InputError(f"no row of {balancer!s:.40} under {sync!s:.40}", fix=fix)
 
 
 def least_trusted(every: Iterable[str]) -> str:
@@ -66,15 +70,6 @@ def least_trusted(every: Iterable[str]) -> str:
     known = list(every)
     first = next((one for one in known if one != "catalogue"), "catalogue")
     return "extrapolated" if "extrapolated" in known else first
-
-
-def _meant(balancer: str, sync: str, known: Sequence[Pair]) -> str:
-    """The name that was written wrongly; else what there is."""
-    syncs = [one for other, one in known if other == balancer]
-    for name, names in ((balancer, [one for one, _ in known]), (sync, syncs)):
-        if name not in names and (hint := misspelled(str(name), names, alike=0.6)):
-            return hint
-    return f"{balancer} runs under {' or '.join(syncs)}" if syncs else f"there are {listed(known)}"
 
 
 def listed(every: Sequence[Pair]) -> str:
@@ -95,21 +90,24 @@ def evaluate(
 ) -> Evaluation:
     """`memory_limit`: bytes of one GPU, unless what is known of it. The first `few` schedules of each plan are put into
     `beginnings`. `advance` is called once for each (balancer, sync) that is done."""
-    cost, workers, ids = setting.cost, setting.cost.workers, setting.draw()
+    cost, workers, trace, ids = setting.cost, setting.cost.workers, setting.trace, setting.draw()
     limit = cost.cluster.memory_bytes if memory_limit is None else memory_limit
     costs = {sync: room.under(cost, sync) for _, sync in every}
+    names = list(dict.fromkeys(balancer for balancer, _ in every))
     parts: dict[Pair, list[_Chunk]] = {pair: [] for pair in every}
     tokens, squares, weights, done = list[int](), list[float](), list[Floats](), 0
     stride = max(1, GROUP // workers)
     groups = -(-len(ids) // stride)
-    for first in range(0, len(ids), stride):
-        here = ids[first : first + stride]  # all at once fill gigabytes
-        minibatches = [draw_minibatch(setting, one) for one in here]
+    for first in range(0, len(ids), stride):  # all at once fill gigabytes
+        minibatches = [draw_minibatch(setting, one) for one in ids[first : first + stride]]
         tokens += [int(one.lengths.sum()) for one in minibatches]
         squares += [float(cost.model.squares(one.lengths).sum()) for one in minibatches]
         weights += [one.weights for one in minibatches]
-        for some in _together(every, minibatches, workers):
-            plans = {balancer: plan(setting, balancer, minibatches) for balancer in dict(some)}
+        # So many balancers at once: plans of thousands of devices fill gigabytes, too.
+        count = max(1, GROUP // (len(minibatches) * max(workers, len(minibatches[0].lengths) // EACH)))
+        for few_names in (names[at : at + count] for at in range(0, len(names), count)):
+            plans = {balancer: plan(setting, balancer, minibatches) for balancer in few_names}
+            some = [pair for pair in every if pair[0] in plans]
             for pair, part in _run(setting, plans, some, minibatches, costs, first):
                 parts[pair].append(part)
                 done += 1
@@ -121,20 +119,23 @@ def evaluate(
                     beginnings[name] = replace(file, schedules=(*known, *file.schedules)[:few])
             del plans  # before the next ones are made
     carried = np.array([len(one) for one in ids], dtype=np.int64), np.array(tokens, dtype=np.int64)
-    work = float(sum(tokens)), sum(squares)
     rows, usages = list[Row](), list[Usage]()
     for (balancer, sync), pieces in parts.items():
-        usage = metrics.joined([piece.usage for piece in pieces])
-        most = max(piece.fullest for piece in pieces), setting.trace.longest
-        row = costed(costs[sync], balancer, usage, carried, most, limit, setting.price)
-        full, spent = [piece.full for piece in pieces if piece.full is not None], row.makespan_seconds
+        usage, way = metrics.joined([piece.usage for piece in pieces]), Way(setting, balancer, sync)
+        most = max(piece.fullest for piece in pieces), trace.longest
+        row = costed(costs[sync], balancer, usage, carried, most, limit, setting.price, sum(squares))
+        full, seconds = [piece.full for piece in pieces if piece.full is not None], row.makespan_seconds
+        made = None
+        if way.rule:  # what a trainer's own way takes from its settings
+            samples, size = float(way.samples), setting.batch * trace.bundles.mean
+            made = Made(setting.limit, setting.minibatch, setting.each, samples, size)
         rows.append(
             replace(
-                _used(row, cost, *work),
+                row,
                 microbatches=sum(piece.microbatches for piece in pieces) / len(ids) / workers,
                 fidelity=least_trusted(piece.fidelity for piece in pieces),
-                over_full=float(np.concatenate(full).sum()) / spent if full and spent else None,
-                made=_made(Way(setting, balancer, sync)),
+                over_full=float(np.concatenate(full).sum()) / seconds if full and seconds else None,
+                made=made,
             )
         )
         usages.append(usage)
@@ -198,24 +199,15 @@ def _run(
         yield (balancer, sync), _Chunk(usages[balancer, sync], *about[balancer], full)
 
 
-def _made(way: Way) -> Made | None:
-    """What a trainer's own way takes from its settings."""
-    if way.rule is None:
-        return None
-    setting, tokens = way.setting, way.setting.batch * way.setting.trace.bundles.mean
-    return Made(setting.limit, setting.minibatch, setting.each, float(way.samples), tokens)
-
-
 def of_file(file: ScheduleFile, cost: Cost, usage: Usage) -> Row:
     """The row of a file's schedules, which came to this. What needs other rows or a price is not in it."""
     schedules = file.schedules
     fullest, microbatches, fidelity = _about(cost, schedules)
     most = fullest, max(int(schedule.sizes.max()) for schedule in schedules)
-    carried = simulation.carried(schedules)
-    row = costed(cost, file.header.balancer, usage, carried, most, cost.cluster.memory_bytes)
     squares = sum(float(cost.model.squares(schedule.sizes).sum()) for schedule in schedules)
-    each = microbatches / len(schedules) / cost.workers
-    return replace(_used(row, cost, float(carried[1].sum()), squares), microbatches=each, fidelity=fidelity)
+    limit, carried = cost.cluster.memory_bytes, simulation.carried(schedules)
+    row = costed(cost, file.header.balancer, usage, carried, most, limit, squares=squares)
+    return replace(row, microbatches=microbatches / len(schedules) / cost.workers, fidelity=fidelity)
 
 
 def _about(cost: Cost, schedules: Sequence[Schedule]) -> tuple[int, int, str]:
@@ -233,30 +225,18 @@ def costed(
     most: tuple[int, int],
     limit: float | None,
     price: float | None = None,
+    squares: float | None = None,
 ) -> Row:
     """The row of minibatches that `carried` so many samples and tokens, with what it costs, and the memory that it
-    needs. `most`: tokens of its fullest microbatch, and of the longest sample."""
+    needs. `most`: tokens of its fullest microbatch, and of the longest sample. `squares`: of all lengths, for the FLOPs
+    that devices reach."""
     row = summary.row(cost, balancer, usage, carried, price)
-    found = room.needed(cost, *most)
-    fits = None if limit is None else found.total <= limit
-    return replace(row, memory_bytes=found.total, memory_fits=fits, memory_limit=limit, memory_terms=found.terms)
-
-
-def _together(every: Sequence[Pair], minibatches: Sequence[Drawn], devices: int) -> Iterator[list[Pair]]:
-    """The pairs of as many balancers as are simulated at once: plans of thousands of devices fill gigabytes."""
-    samples = len(minibatches[0].lengths)
-    count = max(1, GROUP // (len(minibatches) * max(devices, samples // EACH)))
-    names = list(dict.fromkeys(balancer for balancer, _ in every))
-    for first in range(0, len(names), count):
-        some = names[first : first + count]
-        yield [pair for pair in every if pair[0] in some]
-
-
-def _used(row: Row, cost: Cost, tokens: float, squares: float) -> Row:
-    """The row with what devices reach that train on so many tokens."""
+    memory = room.needed(cost, *most)
+    fits = None if limit is None else memory.total <= limit
+    row = replace(row, memory_bytes=memory.total, memory_fits=fits, memory_limit=limit, memory_terms=memory.terms)
     spent, peak = row.makespan_seconds * cost.cluster.gpus, cost.cluster.peak_flops
-    flops, again = compute.flops(cost.model, cost.recipe, tokens, squares)  # with what is computed again
-    if not spent:
+    if squares is None or not spent:
         return row
+    flops, again = compute.flops(cost.model, cost.recipe, float(carried[1].sum()), squares)  # with what is run again
     mfu, hfu = (work / (peak * spent) if peak else None for work in (flops, flops + again))
     return replace(row, tflops_per_device=flops / spent / 1e12, mfu=mfu, hfu=hfu)

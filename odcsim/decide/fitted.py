@@ -12,7 +12,7 @@ from odcsim import catalog, measurements, profile
 from odcsim.answer import Answer, Result
 from odcsim.decide import calibrate
 from odcsim.decide.asking import question_by, setting_of
-from odcsim.decide.calibrate import Calibration, Simulated
+from odcsim.decide.calibrate import Calibration
 from odcsim.decide.sharding import as_ran
 from odcsim.decide.words import FIT, paths_of
 from odcsim.errors import InputError
@@ -85,26 +85,27 @@ def fitted(
 ) -> Fitted:
     """`given`: what was said of the run, the sync and the balancer among it. `rate`: of tokens in a second, instead of
     sources. Nothing is written."""
-    kind = _kind(sources, lengths, rate)
+    if rate is not None and sources:
+        raise InputError("--measured-tokens-per-second beside a log", where=sources[0], fix="give one of them")
+    if rate is None and not sources:
+        fix = "give a log, traces or measurements, or --measured-tokens-per-second"
+        raise InputError("nothing to fit", fix=fix)
+    for path in map(Path, sources):
+        if path.is_dir():
+            raise InputError("is a folder", where=str(path), fix="name a file inside it")
+        if not path.exists():
+            raise InputError("no such file", where=str(path), fix="give a log, measurements or traces")
+    kind = "traces" if sources and lengths is not None else _kind(sources)
     if kind == "run":
-        return _calibrated(given, sources, rate)
+        return _of_run(given, sources, rate)
     report = _report(kind, given, sources, lengths)
     return Fitted(report.profile, tuple(report.lines()), report.unexplained)
 
 
-def _kind(sources: Sequence[str], lengths: str | None, rate: float | None) -> str:
-    """`run`: a log of steps, or a number; else `traces`, `microbatches` or `measurements`, by what the file holds."""
-    if rate is not None or not sources:
-        if sources:
-            raise InputError("--measured-tokens-per-second beside a log", where=sources[0], fix="give one of them")
-        if rate is None:
-            fix = "give a log, traces or measurements, or --measured-tokens-per-second"
-            raise InputError("nothing to fit", fix=fix)
+def _kind(sources: Sequence[str]) -> str:
+    """`run`: a log of steps, or a number; else `microbatches` or `measurements`, by what the file holds."""
+    if not sources:
         return "run"
-    for path in map(Path, sources):
-        _check_there(path)
-    if lengths is not None:
-        return "traces"
     path = Path(sources[0])
     kind = "measurements" if path.suffix.lower() in (".json", ".gz") else "microbatches"
     if path.suffix.lower() == ".gz" or not path.is_file():  # a pipe can be read but once
@@ -112,14 +113,8 @@ def _kind(sources: Sequence[str], lengths: str | None, rate: float | None) -> st
     return "run" if step_files.holds_steps(path) else kind
 
 
-def _check_there(path: Path) -> None:
-    if path.is_dir():
-        raise InputError("is a folder", where=str(path), fix="name a file inside it")
-    if not path.exists():
-        raise InputError("no such file", where=str(path), fix="give a log, measurements or traces")
-
-
 def _report(kind: str, given: Mapping[str, Any], sources: Sequence[str], lengths: str | None) -> FitReport:
+    """The fit of measurements, of a log of microbatches or of traces."""
     first = sources[0]
     if kind != "traces" and len(sources) > 1:
         raise InputError(f"{len(sources)} sources", where=first, fix="several can only be traces, with --lengths")
@@ -130,14 +125,12 @@ def _report(kind: str, given: Mapping[str, Any], sources: Sequence[str], lengths
     fix = "leave it out: of these, seconds hold all but --no-recompute"
     _refuse(given, ("model", "gpu", "devices", "recompute"), f"given for {kind}", first, fix)
     if missing := [f"--{name}" for name in ("model", "gpu") if not given.get(name)]:
-        raise InputError(
-            f"{missing[0]} is needed for a log and for traces", where=first, fix="give the model and the GPU that ran"
-        )
+        problem = f"{missing[0]} is needed for a log and for traces"
+        raise InputError(problem, where=first, fix="give the model and the GPU that ran")
     model, gpu, recipe = catalog.model(given["model"]), given["gpu"], recipe_of(given)
     if kind == "traces":
-        return kineto.fit_traces(
-            [kineto.read_trace(path) for path in sources], lengths or "", model, gpu, recipe=recipe
-        )
+        traces = [kineto.read_trace(path) for path in sources]
+        return kineto.fit_traces(traces, lengths or "", model, gpu, recipe=recipe)
     log, devices = logs.read_log(first), given.get("devices") or 1
     return logs.fit_log(log, model, gpu, devices=devices, origin=Path(first).name, recipe=recipe)
 
@@ -145,7 +138,9 @@ def _report(kind: str, given: Mapping[str, Any], sources: Sequence[str], lengths
 def _refuse(given: Mapping[str, Any], known: tuple[str, ...], problem: str, where: str, fix: str) -> None:
     """Words that say something of a run, where the source says it, or nobody asks."""
     every = [name for name in (*FIELDS, "sync", "balancer") if name not in known]
-    said = [flag(name) for name in every if _is_given(given, name)]
+    usual = {name: FIELDS[name].usual if name in FIELDS else None for name in every}
+    words = {name: given[name] for name in every if given.get(name) is not None}
+    said = [flag(name) for name, value in words.items() if name == "trace" or value != usual[name]]
     recipe = recipe_of({name: value for name, value in given.items() if name != "sync"})
     said += [
         "--no-recompute" if recipe.value(name) == "none" else CHOICES[name].flag
@@ -156,17 +151,21 @@ def _refuse(given: Mapping[str, Any], known: tuple[str, ...], problem: str, wher
         raise InputError(f"{said[0]} {problem}", where=where, fix=fix)
 
 
-def _is_given(given: Mapping[str, Any], name: str) -> bool:
-    value = given.get(name)
-    return value is not None and (name == "trace" or value != (FIELDS[name].usual if name in FIELDS else None))
-
-
-def _calibrated(given: Mapping[str, Any], sources: Sequence[str], rate: float | None) -> Fitted:
+def _of_run(given: Mapping[str, Any], sources: Sequence[str], rate: float | None) -> Fitted:
+    """By the run's steps or its rate, and in words what was read of its log, and what was chosen where nobody said."""
     found, log = calibrated(given, sources, rate)
-    made = found.profile(Path(sources[0]).name if log else "")
-    cut = given.get("truncate") or given.get("drop_over")
-    lengths = [f"Lengths: {found.simulated.setting.trace.origin}."] if cut else []
-    return Fitted(made, (*_read(log), *calibrate.sentences(found), *_taken(given), *lengths))
+    before, after = list[str](), list[str]()
+    if log is not None:
+        steps, rows = sum(step.steps for step in log.steps), counted(len(log.steps), "row")
+        before.append(f"read as {log.by.name}: {rows} of {counted(steps, 'step')}, by {', '.join(map(repr, log.keys))}")
+        before += [f"not told: {lack}" for lack in log.lacks]
+    if given.get("trainer") is not None and not {"balancer", "sync"} <= set(given):
+        fix = "the fastest is taken unless --balancer and --sync say it"
+        after.append(f"not known: which of its ways {given['trainer']} ran: {fix}")
+    if given.get("truncate") or given.get("drop_over"):
+        after.append(f"Lengths: {found.simulated.setting.trace.origin}.")
+    profile = found.profile(Path(sources[0]).name if log else "")
+    return Fitted(profile, (*before, *calibrate.sentences(found), *after))
 
 
 def calibrated(
@@ -174,41 +173,17 @@ def calibrated(
 ) -> tuple[Calibration, StepLog | None]:
     """The run that was told of, at the pace of a log or of a number; and the log."""
     for name in ("trace", "model", "gpu", "devices"):
-        if given.get(name) is None or not _some(given[name]):
+        value = given.get(name)
+        if value is None or (isinstance(value, str | int) and not value):
             fix = "give the flags of the run that was measured, as 'odcsim compare' takes them"
             raise InputError(f"--{name} is needed for a log of steps and for tokens per second", fix=fix)
     log = read_steps(list(sources), given["devices"]) if sources else None
-    simulated = _simulated(given, log)
-    if log is None:
-        return calibrate.by_rate(simulated, rate or 0.0), None
-    return calibrate.by_steps(simulated, log.steps, updates=log.by.updates), log
-
-
-def _some(value: Any) -> bool:
-    return bool(value) if isinstance(value, str | int) else True
-
-
-def _simulated(given: Mapping[str, Any], log: StepLog | None) -> Simulated:
-    usual = log.by.way if log else None
     balancer, sync = given.get("balancer"), given.get("sync")
     if sync is not None and sync not in SYNCS:
         raise InputError(f"--sync is {sync!r:.40}", fix=f"give one of {', '.join(SYNCS)}")
     run = {name: value for name, value in given.items() if name not in ("sync", "balancer")}
-    return calibrate.simulated(setting_of(as_ran(question_by(run))), balancer, sync, usual)
-
-
-def _taken(given: Mapping[str, Any]) -> list[str]:
-    """What was chosen where nobody said it."""
-    if given.get("trainer") is None or {"balancer", "sync"} <= set(given):
-        return []
-    fix = "the fastest is taken unless --balancer and --sync say it"
-    return [f"not known: which of its ways {given['trainer']} ran: {fix}"]
-
-
-def _read(log: StepLog | None) -> list[str]:
-    """What was read of a log, and what it lacks."""
+    setting = setting_of(as_ran(question_by(run)))
+    simulated = calibrate.simulated(setting, balancer, sync, log.by.way if log else None)
     if log is None:
-        return []
-    steps, rows = sum(step.steps for step in log.steps), counted(len(log.steps), "row")
-    read = f"read as {log.by.name}: {rows} of {counted(steps, 'step')}, by {', '.join(map(repr, log.keys))}"
-    return [read, *(f"not told: {lack}" for lack in log.lacks)]
+        return calibrate.by_rate(simulated, rate or 0.0), None
+    return calibrate.by_steps(simulated, log.steps, updates=log.by.updates), log

@@ -183,16 +183,12 @@ def _read(key: str, given: Given, folder: str) -> Mapping[str, Any]:
     return {key: value}
 
 
-def _read_cluster(path: str) -> None:
-    """Of any number of devices one may be named as slow where nobody has said how many there are."""
-    read_cluster(path, cluster_of(catalog.gpu(catalog.gpu_names()[0]), 10**9))
-
-
 READERS: dict[str, Callable[[str], object]] = {
     "model": catalog.model,
     "gpu": catalog.gpu,
     "profile": profiles.read,
-    "cluster": _read_cluster,
+    # Of any number of devices one may be named as slow where nobody has said how many there are.
+    "cluster": lambda path: read_cluster(path, cluster_of(catalog.gpu(catalog.gpu_names()[0]), 10**9)),
 }
 
 

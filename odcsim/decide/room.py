@@ -48,10 +48,7 @@ def limits(longest: int, most: int, device: float, each: float = EACH) -> tuple[
         return ()
     tried, at = {longest}, longest * each
     while at < useful:
-        tried.add(_rounded(at, longest))
+        tried.add(int(at))
         at *= each
-    return tuple(sorted(tried | {_rounded(useful, longest)}))
-
-
-def _rounded(limit: float, longest: int) -> int:
-    return max(longest, int(limit) // ROUND * ROUND if limit >= 4 * ROUND else int(limit))
+    rounded = (at // ROUND * ROUND if at >= 4 * ROUND else at for at in (*tried, useful))
+    return tuple(sorted({max(longest, at) for at in rounded}))

@@ -11,21 +11,24 @@ from numpy.typing import NDArray
 
 from odcsim import catalog
 from odcsim.answer import Printable
-from odcsim.balance.balancer import Balancer, FlatDeal, Work, heaviest_first
+from odcsim.balance.balancer import Work, heaviest_first
 from odcsim.balance.refine import scenarios
 from odcsim.catalog import fits
 from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
-from odcsim.decide.rivals import sooner
 from odcsim.errors import InputError
+from odcsim.executors.simulation import makespans
 from odcsim.flat import NOTHING, Flat
 from odcsim.neighbours import named
 from odcsim.profile import TRANSFERS, Profile
+from odcsim.program import SYNC_TABLE
 from odcsim.question import Terms
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.support.values import expect
 from odcsim.trace import Trace
+
+MEET = tuple(name for name, sync in SYNC_TABLE.items() if sync.meets)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -99,14 +102,9 @@ def cost_of(
 def cluster_for(gpu: GPU | None, fit: Profile, devices: int, devices_per_node: int | None, path: str | None) -> Cluster:
     """The GPU's usual cluster, or one node of the machine that the profile measured transfers on."""
     moved = devices == 1 or any(t.kind in TRANSFERS for t in fit.timings)
-    if (
-        gpu is None
-        and fit.timings
-        and moved
-        and devices_per_node is None
-        and fit.gpu.lower() not in catalog.gpu_names()
-    ):
-        slowest = max((t.per_byte for t in fit.timings), default=0.0)
+    measured = gpu is None and bool(fit.timings) and moved and fit.gpu.lower() not in catalog.gpu_names()
+    if measured and devices_per_node is None:
+        slowest = max(t.per_byte for t in fit.timings)
         rate = 1 / slowest if slowest else math.inf  # for a kind of transfer that was not measured
         usual = Cluster(devices, devices, rate, rate, devices)
     else:
@@ -133,10 +131,6 @@ class Drawn:
             np.add.reduceat(of, self.starts) for of in (self.lengths, self.linear, self.quadratic)
         )
         return tokens, linear, quadratic
-
-    def opened(self, flat: Flat) -> Flat:
-        """What was dealt in bundles, in samples."""
-        return flat if self.starts is None else flat.opened(self.starts, len(self.lengths))
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
@@ -181,48 +175,55 @@ def assign(
 
     Not `exactly`: a balancer with a rival deals by its own estimate, as is enough for a search.
     """
-    schedules, rivals, chosen = list[Schedule](), dict[int, Schedule](), named(balancer)
-    known = _known(setting, chosen)
-    for number, minibatch in enumerate(minibatches):
-        deal = chosen.assign(_work(setting, chosen, minibatch, known))
-        schedules.append(_schedule(setting, chosen, minibatch, deal))
-        if exactly and deal.rival is not None:
-            rivals[number] = _schedule(setting, chosen, minibatch, replace(deal, flat=deal.rival))
-        advance()
-    for number in sooner(setting.cost, rivals, schedules):
-        schedules[number] = rivals[number]
-    return ScheduleFile(_header(setting, balancer), tuple(schedules))
-
-
-def _work(setting: Setting, balancer: Balancer, drawn: Drawn, known: Mapping[str, Any]) -> Work:
-    tokens, linear, quadratic = drawn.bundles
-    work = Work(tokens, drawn.weights, setting.cost.workers, setting.limit, order=drawn.order, **known)
-    return replace(work, scenarios=scenarios(linear, quadratic)) if balancer.scenarios else work
-
-
-def _schedule(setting: Setting, balancer: Balancer, drawn: Drawn, deal: FlatDeal) -> Schedule:
-    schedule = drawn.unassigned.dealt(drawn.opened(deal.flat), drawn.opened(deal.waiting))
-    return balancer.pads(schedule, setting.limit) if balancer.pads else schedule
-
-
-def _known(setting: Setting, balancer: Balancer) -> dict[str, Any]:
-    """What the balancer may look at beside a minibatch, the same for all of them: no more than it says it does."""
-    cost, known = setting.cost, dict[str, Any](each=setting.each)
-    if balancer.weighs_transfers:
-        alone = balancer.free_counts  # none but on-demand can run it; else the syncs that meet are what it is for
+    cost, dealer, profile = setting.cost, named(balancer), setting.cost.profile
+    known: dict[str, Any] = {"each": setting.each}  # what it may look at, the same for all minibatches
+    if dealer.weighs_transfers:
+        alone = dealer.free_counts  # none but on-demand can run it; else the syncs that meet are what it is for
         known["constant"], known["seconds"] = cost.microbatch_times(one_sided=alone)
-    return known
 
+    def schedule(drawn: Drawn, flat: Flat, waiting: Flat) -> Schedule:
+        if drawn.starts is not None:  # what was dealt in bundles, in samples
+            flat, waiting = (of.opened(drawn.starts, len(drawn.lengths)) for of in (flat, waiting))
+        dealt = drawn.unassigned.dealt(flat, waiting)
+        return dealer.pads(dealt, setting.limit) if dealer.pads else dealt
 
-def _header(setting: Setting, balancer: str) -> Header:
-    profile = setting.cost.profile
-    return Header(
+    schedules, rivals = list[Schedule](), dict[int, Schedule]()
+    for number, drawn in enumerate(minibatches):
+        tokens, linear, quadratic = drawn.bundles
+        work = Work(tokens, drawn.weights, cost.workers, setting.limit, order=drawn.order, **known)
+        if dealer.scenarios:
+            work = replace(work, scenarios=scenarios(linear, quadratic))
+        deal = dealer.assign(work)
+        schedules.append(schedule(drawn, deal.flat, deal.waiting))
+        if exactly and deal.rival is not None:
+            rivals[number] = schedule(drawn, deal.rival, deal.waiting)
+        advance()
+    for number in sooner(cost, rivals, schedules):
+        schedules[number] = rivals[number]
+    header = Header(
         balancer=balancer,
-        model=setting.cost.model.name,
+        model=cost.model.name,
         weights=f"{profile.fidelity}: {profile.origin}",
         max_tokens=setting.limit,
-        devices=setting.cost.workers,
+        devices=cost.workers,
         seed=setting.seed,
         trace=setting.trace.name,
         in_order=setting.in_order,
     )
+    return ScheduleFile(header, tuple(schedules))
+
+
+def sooner(cost: Cost, rivals: Mapping[int, Schedule], schedules: Sequence[Schedule]) -> list[int]:
+    """The numbers of the minibatches whose rival is ahead under any sync that meets: dealt there, it is never behind.
+
+    On devices as planned, since nobody knows beforehand what is drawn.
+    """
+    if not rivals:
+        return []
+    ways = {cost.by(sync=sync, exchange=exchange).ran for sync in MEET for exchange in ("end", "layers")}
+    both = [*rivals.values(), *(schedules[n] for n in rivals)]  # in one row: those of like shape are simulated at once
+    ahead = np.zeros(len(rivals), dtype=bool)
+    for recipe in ways:
+        theirs, ours = makespans(both, replace(cost.calm, recipe=recipe)).reshape(2, -1)
+        ahead |= theirs < ours
+    return [number for number, is_ahead in zip(rivals, ahead, strict=True) if is_ahead]

@@ -52,20 +52,15 @@ def choose(cost: Cost, tokens: int, longest: int, trainer: str | None = None) ->
     tokens, of samples no longer than that."""
     if cost.recipe.sharding != BY_RULE:
         return cost, ""
+    full, each = cost.by(sharding="full"), cost.cluster.devices_per_node
     if cost.cluster.nodes == 1:
-        return cost.by(sharding="full"), ""
-    against = _against(cost, tokens, longest, trainer)
-    return cost.by(sharding="full" if against else "hybrid"), against or USUAL
-
-
-def _against(cost: Cost, tokens: int, longest: int, trainer: str | None) -> str:
-    """What keeps several nodes from hybrid sharding, if anything does."""
-    if cost.cluster.gpus % (each := cost.cluster.devices_per_node):
-        return f"hybrid is for whole nodes of {each} devices"
-    hybrid, full = (cost.by(sharding=how) for how in ("hybrid", "full"))
+        return full, ""
+    if cost.cluster.gpus % each:
+        return full, f"hybrid is for whole nodes of {each} devices"
+    hybrid = cost.by(sharding="hybrid")
     known = stock.find(trainer)
     if known is not None and lacking(known, hybrid.recipe) != lacking(known, full.recipe):
-        return f"{known.name}'s settings do not say hybrid"
+        return full, f"{known.name}'s settings do not say hybrid"
 
     def need(how: Cost, side: str) -> Need:
         total = room.needed(room.under(how, side), tokens, longest).total
@@ -74,10 +69,10 @@ def _against(cost: Cost, tokens: int, longest: int, trainer: str | None) -> str:
     needs = [(need(hybrid, side), need(full, side)) for side in SIDES]
     worse = [ours for ours, theirs in needs if capacity.level(ours) > min(capacity.level(theirs), capacity.TIGHT)]
     if not worse:
-        return ""
+        return hybrid, USUAL
     most = max(worse, key=lambda one: one.memory_bytes)
     tight = ", which is tight" if capacity.tight(most) else ""
-    return f"hybrid would take {capacity.size(most)} of memory per device{tight}"
+    return full, f"hybrid would take {capacity.size(most)} of memory per device{tight}"
 
 
 def with_limit(setting: Setting, *, advance: Callable[[], None] = lambda: None) -> Setting:
@@ -87,29 +82,24 @@ def with_limit(setting: Setting, *, advance: Callable[[], None] = lambda: None) 
     if setting.sharded_by != USUAL:
         return ours
     full = of_run(setting)
-    held, most = (max(limit.limits(one), default=0) for one in (setting, full))
-    if not held or most <= held or (theirs := limit.choose(full)).limit <= held:
+    fewer, most = (max(limit.limits(one), default=0) for one in (setting, full))
+    if not fewer or most <= fewer or (theirs := limit.choose(full)).limit <= fewer:
         return ours
-    return _better(ours, theirs, held)
-
-
-def _better(hybrid: Setting, full: Setting, held: int) -> Setting:
-    """Of these, where hybrid sharding holds no more tokens than that."""
     try:
-        sides = zip(*(limit.seconds(one, [one.limit]) for one in (hybrid, full)), strict=True)
+        sides = zip(*(limit.seconds(one, [one.limit]) for one in (ours, theirs)), strict=True)
     except InputError:
-        return hybrid  # whoever draws refuses, and says what
-    times = [ours[0] / theirs[0] for ours, theirs in sides]  # as long under hybrid as under full
+        return ours  # whoever draws refuses, and says what
+    times = [hybrid[0] / whole[0] for hybrid, whole in sides]  # as long under hybrid as under full
     lost, gained = max(1.0, *times), 1 / min(1.0, *times)
-    room_for = f"at most {held:,} tokens in a microbatch"
+    room_for = f"at most {fewer:,} tokens in a microbatch"
     if lost > NEAR * gained:
         why = f"hybrid leaves memory for {room_for} and would take up to {lost:.2f} times as long"
-        return replace(full, sharded_by=f"{why}; --sharding hybrid is the alternative")
+        return replace(theirs, sharded_by=f"{why}; --sharding hybrid is the alternative")
     if lost <= NEAR:
-        return hybrid
+        return ours
     side = SIDES[times.index(lost)]
     squeezed = f"though it leaves memory for {room_for}, so that {side} takes {lost:.2f} times as long"
-    return replace(hybrid, sharded_by=f"the default between nodes, {squeezed}; --sharding full is the alternative")
+    return replace(ours, sharded_by=f"the default between nodes, {squeezed}; --sharding full is the alternative")
 
 
 def as_ran(question: Question) -> Question:

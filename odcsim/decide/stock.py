@@ -99,17 +99,18 @@ def ways(setting: Setting, sync: str, memory: float, limit: int = 0) -> Iterator
     most = limit or (room.fullest(cost, trace.longest, memory, top) if memory else top)
     every = list[Way]()
     for rule in trainer.own:
-        way = Way(setting, rule.balancer, sync)
         if rule.rows is not None:
-            every += _in_rows(way, rule, most, limit) if packs(setting) else []
-        elif rule.balancer in (IN_BATCHES, IN_PADDED):  # as many samples in each microbatch as divide a device's
+            every += _in_rows(setting, rule, sync, most, limit) if packs(setting) else []
+            continue
+        if rule.balancer in (IN_BATCHES, IN_PADDED):  # as many samples in each microbatch as divide a device's
             padded = named(rule.balancer).pads is not None
-            held = {each: worst(trace, each, padded=padded) for each in range(1, share + 1) if not share % each}
-            fit = {each: tokens for each, tokens in held.items() if tokens <= most}
-            every += [replace(way, setting=replace(setting, max_tokens=fit[each], each=each)) for each in fit]
+            fullest = {each: worst(trace, each, padded=padded) for each in range(1, share + 1) if not share % each}
+            sizes = [(tokens, each) for each, tokens in fullest.items() if tokens <= most]
         else:
             tried = (limit,) if limit else room.limits(trace.fullest, most, device)
-            every += [replace(way, setting=replace(setting, max_tokens=tokens)) for tokens in tried]
+            sizes = [(tokens, setting.each) for tokens in tried]
+        settings = [replace(setting, max_tokens=tokens, each=each) for tokens, each in sizes]
+        every += [Way(one, rule.balancer, sync) for one in settings]
     yield from (way for way in every if sync_named(sync).push_every_microbatch or way.accumulates)
 
 
@@ -130,11 +131,11 @@ def worst(trace: Trace, each: int, *, padded: bool) -> int:
     return int(taken @ dealt.lengths[order])
 
 
-def _in_rows(way: Way, rule: Rule, most: int, limit: int) -> Iterator[Way]:
+def _in_rows(setting: Setting, rule: Rule, sync: str, most: int, limit: int) -> Iterator[Way]:
     """Rows of as many tokens as fit, and so many of them that a step trains on about the batch that was asked for:
     limits to try anyway, and those by which one row on each device, two or three are the batch, which few fit by
     chance."""
-    setting, longest, device = way.setting, way.setting.trace.longest, way.setting.device_tokens
+    longest, device = setting.trace.longest, setting.device_tokens
     tried = [limit] if limit else []
     if not limit and longest <= most:
         filled = packed(setting.trace, rule, longest, setting.seed, in_order=setting.in_order).bundles.mean / longest
@@ -142,25 +143,24 @@ def _in_rows(way: Way, rule: Rule, most: int, limit: int) -> Iterator[Way]:
         aimed = [tokens for tokens in aimed if longest <= tokens <= most][:AIMED]
         tried = sorted({*room.limits(longest, most, device), *aimed})
     for tokens in tried:
-        row = _of_rows(way, rule, tokens)
+        row = _of_rows(setting, rule, sync, tokens)
         share = max(1, round(setting.batch / row.samples))
-        found = replace(row, setting=replace(row.setting, minibatch=share))
-        enough = share * setting.cost.workers <= found.setting.trace.bundles.size
-        if enough and abs(found.samples / setting.batch - 1) <= OTHER:
-            yield found
+        way = replace(row, setting=replace(row.setting, minibatch=share))
+        enough = share * setting.cost.workers <= way.setting.trace.bundles.size
+        if enough and abs(way.samples / setting.batch - 1) <= OTHER:
+            yield way
 
 
-def _of_rows(way: Way, rule: Rule, tokens: int) -> Way:
+def _of_rows(setting: Setting, rule: Rule, sync: str, tokens: int) -> Way:
     """A row of so many tokens on each device."""
-    setting = way.setting
     trace = packed(setting.trace, rule, tokens, setting.seed, in_order=setting.in_order)
-    return replace(way, setting=replace(setting, trace=trace, minibatch=1, max_tokens=tokens))
+    return Way(replace(setting, trace=trace, minibatch=1, max_tokens=tokens), rule.balancer, sync)
 
 
 def nearest_steps(setting: Setting, rule: Rule) -> str:
     """What its steps are instead, in words: at a limit that was given, or of rows as short as can be."""
     limit, batch = given_limit(setting), setting.batch
-    each = _of_rows(Way(setting, rule.balancer, ""), rule, limit or setting.trace.longest).samples
+    each = _of_rows(setting, rule, "", limit or setting.trace.longest).samples
     if each >= batch or not limit:
         return f"its smallest step has {each:,.0f}"
     fewer = int(batch / each)

@@ -204,7 +204,11 @@ def work(point: Point) -> list[dict[str, Any]]:
         rows = _compare(point)
     except InputError as error:
         rows = [{**point.words, REFUSED: str(error)}]
-    return [{"point": point.key, **{name: row[name] for name in row if _is_known(row[name])}} for row in rows]
+
+    def said(value: Any) -> bool:  # a file knows no number without an end: a share of nothing is as good as not there
+        return value is not None and not (isinstance(value, float) and not math.isfinite(value))
+
+    return [{"point": point.key, **{name: value for name, value in row.items() if said(value)}} for row in rows]
 
 
 def _compare(point: Point) -> list[dict[str, Any]]:
@@ -220,11 +224,6 @@ def _compare(point: Point) -> list[dict[str, Any]]:
     sizes = {"minibatch": setting.minibatch, "global_batch": setting.minibatch * point.words["devices"]}
     records = zip(comparison.rows, comparison.records(), strict=True)
     return [{**point.words, **sizes, **record} for row, record in records if row.pair in kept or row.made]
-
-
-def _is_known(value: Any) -> bool:
-    """A file knows no number without an end: a share of nothing is as good as not there."""
-    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def _columns() -> dict[str, type]:
@@ -374,13 +373,13 @@ def processes(count: int) -> Iterator[Executor | None]:
 def _begin() -> None:
     """A worker leaves an interrupt to the process that it works for, and ends with it, however that one ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
+    def end() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
 
-def _end_with_parent() -> None:
-    if (parent := parent_process()) is not None:
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=end, daemon=True).start()
 
 
 @contextmanager

@@ -29,26 +29,22 @@ ALIKE = 1.05  # times: drawn samples of one file differ by as much
 
 def run_of(setting: Setting) -> ProfileRun:
     """What of a run its seconds depend on, and is not in a profile's own numbers."""
-    trace, cost = setting.trace, setting.cost
+    trace = setting.trace
     counts = np.ones(len(trace.lengths)) if trace.counts is None else trace.counts
-    return _run(cost, _token_length(trace.lengths, counts), setting.device_tokens)
+    return _run(setting.cost, trace.lengths, counts, setting.device_tokens)
 
 
 def run_of_schedules(cost: Cost, schedules: Sequence[Schedule]) -> ProfileRun:
     """The same of what a file of schedules holds."""
     sizes = np.concatenate([schedule.sizes for schedule in schedules])
-    tokens = float(sizes.sum()) / len(schedules) / cost.workers
-    return _run(cost, _token_length(sizes, np.ones(len(sizes))), tokens)
+    return _run(cost, sizes, np.ones(len(sizes)), float(sizes.sum()) / len(schedules) / cost.workers)
 
 
-def _run(cost: Cost, length: float, tokens: float) -> ProfileRun:
-    return ProfileRun(cost.cluster.gpus, cost.cluster.nodes, cost.sharded, length, tokens)
-
-
-def _token_length(lengths: NDArray[np.int64], counts: NDArray[Any]) -> float:
-    """Of the sample that a token is of, on average."""
+def _run(cost: Cost, lengths: NDArray[np.int64], counts: NDArray[Any], device: float) -> ProfileRun:
+    """With the length of the sample that a token is of, on average."""
     tokens = lengths.astype(np.float64) * counts
-    return float((lengths * tokens).sum() / tokens.sum())
+    length = float((lengths * tokens).sum() / tokens.sum())
+    return ProfileRun(cost.cluster.gpus, cost.cluster.nodes, cost.sharded, length, device)
 
 
 def widen(setting: Setting) -> Setting:
@@ -64,8 +60,7 @@ def widen_cost(cost: Cost, now: ProfileRun, longest: int) -> Cost:
     spread = together(spreads(), kinds(family_of(profile.gpu.lower()), cost.model, cost.recipe))
     added = INTERVAL * spread * math.hypot(*(SHARES[name] * min(1.0, part) for name, part, _ in found))
     low, high = (math.hypot(math.log(end), added) for end in (profile.low, profile.high))
-    told = "; ".join(words for *_, words in found)
-    origin = f"{profile.origin}; a wider interval, for what was not measured: {told}"
+    origin = f"{profile.origin}; a wider interval, for what was not measured: {'; '.join(words for *_, words in found)}"
     return replace(cost, profile=replace(profile, origin=origin, low=math.exp(-low), high=math.exp(high)))
 
 

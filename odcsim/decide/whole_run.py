@@ -43,8 +43,7 @@ class WholeRun:
 
     @property
     def global_batch(self) -> int:
-        setting = self.evaluation.setting
-        return setting.batch
+        return self.evaluation.setting.batch
 
     @property
     def steps(self) -> int:
@@ -85,17 +84,14 @@ class WholeRun:
 
     def spent(self, row: Row) -> dict[str, Any]:
         """What the run takes, as JSON and tables name it."""
-        whole = self.over(row)
-        return {key: getattr(whole, name) for name, key in _SPENT.items()}
+        own, whole = self.of(row), self.over(row)
+        spent = {key: getattr(whole, name) for name, key in _SPENT.items()}
+        return {"steps": own.steps, "samples": own.samples, **spent}
 
     def columns(self, row: Row) -> dict[str, Any]:
         """The same beside a row of a table."""
-        return {f"run.{name}": value for name, value in {**self._stepped(row), **self.spent(row)}.items()}
+        return {f"run.{name}": value for name, value in self.spent(row).items()}
 
     def as_json(self) -> dict[str, Any]:
-        rows = [{"row": row.name, **self._stepped(row), **self.spent(row)} for row in self.evaluation.rows]
+        rows = [{"row": row.name, **self.spent(row)} for row in self.evaluation.rows]
         return {"epochs": self.epochs, "global_batch": self.global_batch, "steps": self.steps, "rows": rows}
-
-    def _stepped(self, row: Row) -> dict[str, Any]:
-        own = self.of(row)
-        return {"steps": own.steps, "samples": own.samples}

@@ -31,8 +31,7 @@ from odcsim.decide.diagnosis.tried import (
 )
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
 from odcsim.decide.fitted import calibrated
-from odcsim.decide.rivals import MEET
-from odcsim.decide.setting import Setting
+from odcsim.decide.setting import MEET, Setting
 from odcsim.decide.sharding import as_ran
 from odcsim.errors import InputError
 from odcsim.fitting.steps import StepLog

@@ -10,7 +10,7 @@ from odcsim.decide import limit, stock
 from odcsim.decide.diagnosis.found import EFFORTS
 from odcsim.decide.diagnosis.replay import SLOW, Replay
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
-from odcsim.decide.rivals import MEET
+from odcsim.decide.setting import MEET
 from odcsim.decide.way import Way
 from odcsim.errors import InputError
 from odcsim.flat import flattened
