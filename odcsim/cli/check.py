@@ -58,7 +58,7 @@ def _run(args: argparse.Namespace) -> int:
 
     how = "lengths column skip_bad images max_tokens devices accumulate sync strict".split()
     findings = check(args.plan, **{name: getattr(args, name) for name in how})
-    options.tell_left_out(findings.lengths)
+    options.tell_lengths(findings.lengths)
     if args.json:
         options.print_json(findings.as_json())
     else:

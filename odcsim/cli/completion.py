@@ -1,7 +1,6 @@
 """`odcsim completion`: what a shell has to know to complete commands, flags and names of the catalogue."""
 
 import argparse
-from collections.abc import Iterator
 from typing import Any
 
 from odcsim.support.command import Parser
@@ -44,34 +43,23 @@ def _run(args: argparse.Namespace) -> None:
 
 def script() -> str:
     """A bash function, which zsh runs too. File names follow where nothing else fits."""
+    from odcsim import catalog
     from odcsim.cli import build_parser
 
     parsers = _commands(build_parser())
-    values = [
-        f'        "{name} {flag}") words="{words}" ;;' for name in parsers for flag, words in _values(parsers[name])
-    ]
-    flags = [f'        {name}) words="{" ".join(_flags(parser))}" ;;' for name, parser in parsers.items()]
+    values, flags = [], []
+    for name, parser in parsers.items():
+        words = [*_commands(parser)]  # what may follow: commands beneath, and flags
+        for action in parser._actions:
+            words += [flag for flag in action.option_strings if len(flag) > 2]
+            for flag in action.option_strings:
+                known = getattr(catalog, _NAMED[flag])() if flag in _NAMED else action.choices or ()
+                if choices := " ".join(map(str, known)):
+                    values.append(f'        "{name} {flag}") words="{choices}" ;;')
+        flags.append(f'        {name}) words="{" ".join(words)}" ;;')
     return _SCRIPT.format(values="\n".join(values), commands=" ".join(parsers), flags="\n".join(flags))
 
 
 def _commands(parser: Parser) -> dict[str, Parser]:
     inner = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
     return {} if inner is None else {name: command.complete() for name, command in inner.choices.items()}
-
-
-def _flags(parser: Parser) -> list[str]:
-    """What may follow a command: those beneath it, and its flags."""
-    return [
-        *_commands(parser),
-        *(name for action in parser._actions for name in action.option_strings if len(name) > 2),
-    ]
-
-
-def _values(parser: Parser) -> Iterator[tuple[str, str]]:
-    from odcsim import catalog
-
-    for action in parser._actions:
-        for flag in action.option_strings:
-            known = getattr(catalog, _NAMED[flag])() if flag in _NAMED else action.choices or ()
-            if words := " ".join(map(str, known)):
-                yield flag, words

@@ -40,8 +40,7 @@ def _run(args: argparse.Namespace) -> None:
 
     words = values_of(args, (*LENGTHS, "profile"))
     question = page_question_of(words | _measured(args.profile))
-    options.tell_left_out(question.lengths)  # or refused before anything is served
-    options.tell_cutoff(question.lengths, args.cutoff)
+    options.tell_lengths(question.lengths, args.cutoff)  # or refused before anything is served
     if args.profile is not None:
         _ = question.setting
     with ExitStack() as stack:

@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.support.numbers import counted
 
     if args.cutoff is not None and args.trace is not None:
-        options.tell_cutoff(options.read_lengths(args, args.trace), args.cutoff)
+        options.read_lengths(args, args.trace, cutoff=args.cutoff)
     words = values_of(args, (*FIELDS, "balancer")) | recipe_words(args)
     fit = fitted(words, args.sources, args.lengths, args.measured_tokens_per_second)
     profile.write(fit.profile, args.output)

@@ -78,8 +78,7 @@ def read_question(args: argparse.Namespace, **more: Any) -> Question:
     from odcsim.decide import asking
 
     question = asking.read(asking.question_by(values_of(args, FIELDS) | recipe_words(args) | more))
-    tell_left_out(question.trace)
-    tell_cutoff(question.trace, args.cutoff)
+    tell_lengths(question.trace, args.cutoff)
     return question
 
 
@@ -99,28 +98,26 @@ def limited(question: Question) -> "Setting":
         return sharding.with_limit(setting, advance=advance)
 
 
-def read_lengths(args: argparse.Namespace, source: str, *, without: Collection[str] = ()) -> "Trace":
+def read_lengths(
+    args: argparse.Namespace, source: str, *, without: Collection[str] = (), cutoff: int | None = None
+) -> "Trace":
     """Lengths from there, read as the flags say."""
     from odcsim.decide.asking import lengths_of
 
     how = values_of(args, [name for name in LENGTHS if name not in without])
     trace = lengths_of(Question(**{**how, "trace": source}))
-    tell_left_out(trace)
+    tell_lengths(trace, cutoff)
     return trace
 
 
-def tell_left_out(trace: "Trace | None") -> None:
-    """On stderr, too."""
+def tell_lengths(trace: "Trace | None", cutoff: int | None = None) -> None:
+    """Which rows are left out, and what a cutoff would cost: on stderr, so that results stay what they are."""
     if trace is not None and trace.left_out:
         print(printable(f"odcsim: {trace.name}: {trace.left_out}"), file=sys.stderr)
-
-
-def tell_cutoff(trace: "Trace", at: int | None) -> None:
-    """On stderr, so that results stay what they are."""
-    if at is not None:
+    if trace is not None and cutoff is not None:
         from odcsim.reading.limits import cut_lines
 
-        print(*cut_lines(trace, at), sep="\n", file=sys.stderr)
+        print(*cut_lines(trace, cutoff), sep="\n", file=sys.stderr)
 
 
 def print_json(content: Any) -> None:

@@ -172,14 +172,13 @@ def _make(args: argparse.Namespace) -> None:
     from odcsim.trace import Trace
 
     if is_file(args.source) and args.samples is None and args.seed is None:
-        trace = options.read_lengths(args, args.source)
-        options.tell_cutoff(trace, args.cutoff)
+        trace = options.read_lengths(args, args.source, cutoff=args.cutoff)
         save(columns(trace), Path(args.output))
         print(f"wrote lengths of {trace.in_words} to {args.output} ({trace.origin})")
         return
     source = options.read_lengths(args, args.source, without=("truncate", "drop_over"))
     drawn = draw(source if is_file(args.source) else args.source, args.samples, args.seed)
-    options.tell_cutoff(Trace(args.source, drawn), args.cutoff)
+    options.tell_lengths(Trace(args.source, drawn), args.cutoff)
     trace, cost = limits.within(Trace(args.source, drawn), args.truncate, args.drop_over)
     save({"length": trace.lengths}, Path(args.output))
     print(f"wrote {len(trace.lengths):,} lengths to {args.output}{f' ({cost})' if cost else ''}")

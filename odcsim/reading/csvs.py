@@ -17,13 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.table import Columns, are_ids, labels
-from odcsim.support import budget
+from odcsim.reading.table import PIECE, Columns, labels, whole_labels
 from odcsim.support.inputs import check_lines
 from odcsim.support.numbers import number
 
 BLOCK = 1 << 22  # bytes
-PIECE = 1 << 18  # rows
 
 
 @dataclass(frozen=True)
@@ -55,16 +53,11 @@ class TextTable:
 
     def labels(self, name: str, good: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         at = self.names.index(name)
-        whole, rows = [], 0
-        for table in self._bulk([at]):
-            if table is None or not are_ids(table[:, 0]):
-                values = self.values(name) if good is None else compress(self.values(name), good)
-                return labels(values, str(self.path), texts=True)
-            whole.append(table[:, 0].astype(np.int64))
-            if (rows := rows + len(table)) > budget.rows():
-                raise budget.too_much(f"more than {budget.rows():,} rows, each with a step or group", self.path)
-        every = np.concatenate([np.zeros(0, np.int64), *whole])
-        return every if good is None else every[good]
+        ids = whole_labels((table if table is None else table[:, 0] for table in self._bulk([at])), self.path)
+        if ids is None:
+            values = self.values(name) if good is None else compress(self.values(name), good)
+            return labels(values, str(self.path), texts=True)
+        return ids if good is None else ids[good]
 
     def place(self, row: int) -> str:
         return f"{self.path}:{self._record(row)[0]}"

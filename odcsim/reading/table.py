@@ -87,13 +87,6 @@ def add_parts(
     return total, [*checks, check_whole(table, " + ".join(parts), total, least=1, most=MAX_LENGTH, start=start)]
 
 
-def are_ids(values: NDArray[np.floating[Any]]) -> bool:
-    """Whether labels can be kept as the whole numbers they are."""
-    with np.errstate(over="ignore"):
-        values = values.astype(np.float64)  # float16 does not reach what float64 holds exactly
-    return bool(((np.abs(values) < EXACT) & (values == np.floor(values))).all())
-
-
 def labels(values: Iterable[object], where: str, *, texts: bool = False) -> NDArray[np.int64]:
     """Whole numbers as they are where all labels are such, else counted in the order in which labels first appear.
 
@@ -112,6 +105,23 @@ def labels(values: Iterable[object], where: str, *, texts: bool = False) -> NDAr
     except (ValueError, OverflowError):
         same: dict[str, int] = {}
         return np.array([same.setdefault(str(label), len(same)) for label in numbers], np.int64)[codes]
+
+
+def whole_labels(pieces: Iterable[Any], where: Path) -> NDArray[np.int64] | None:
+    """Labels that come as arrays of whole numbers; None where some are not."""
+    ids, rows = [np.zeros(0, np.int64)], 0
+    for values in pieces:
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
+            return None
+        if values.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                values = values.astype(np.float64)  # float16 does not reach what float64 holds exactly
+            if not ((np.abs(values) < EXACT) & (values == np.floor(values))).all():
+                return None
+        if (rows := rows + len(values)) > budget.rows():
+            raise budget.too_much(f"more than {budget.rows():,} rows, each with a step or group", where)
+        ids.append(values.astype(np.int64))
+    return np.concatenate(ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +144,10 @@ class MemoryTable:
         return chain.from_iterable(each.tolist() if isinstance(each, np.ndarray) else each for each in pieces)
 
     def labels(self, name: str, good: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        pieces, rows = [np.zeros(0, np.int64)], 0
-        for piece in self.read((name,)):
-            values = piece[name]
-            if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
-                break
-            if values.dtype.kind == "f" and not are_ids(values):
-                break
-            if (rows := rows + len(values)) > budget.rows():
-                raise budget.too_much(f"more than {budget.rows():,} rows, each with a step or group", self.path)
-            pieces.append(values.astype(np.int64))
-        else:  # all of them arrays of whole numbers
-            every = np.concatenate(pieces)
-            return every if good is None else every[good]
-        return labels(self.values(name) if good is None else compress(self.values(name), good), str(self.path))
+        ids = whole_labels((piece[name] for piece in self.read((name,))), self.path)
+        if ids is None:
+            return labels(self.values(name) if good is None else compress(self.values(name), good), str(self.path))
+        return ids if good is None else ids[good]
 
     def fault(self, name: str, row: int) -> tuple[str, str]:
         return wrong(name, next(islice(self.values(name), row, None)))

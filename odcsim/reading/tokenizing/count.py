@@ -4,10 +4,9 @@ runs it ends where something is odd in it. Blocks of passages come by stdin, and
 import json
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from odcsim.errors import InputError
 from odcsim.reading.tokenizing.folder import GIVE, tokenizer_at
 from odcsim.reading.tokenizing.forms import Passage
-from odcsim.reading.tokenizing.render import SIZE, send
+from odcsim.reading.tokenizing.render import SIZE, in_time, send
 from odcsim.support import budget
 
 SECONDS = 120  # of all processors, that a block of passages may take
@@ -43,36 +42,23 @@ def main() -> None:
             os.chdir(request.folder)
             budget.limit(request.most)
             try:
-                with _in_time(request.seconds):
+                with in_time(request.seconds):
                     tokenizer = tokenizer_at(request.path)
                 send(out, [])
                 while size := SIZE.unpack(sys.stdin.buffer.read(SIZE.size))[0]:
                     block = [
                         Passage(text, prompt, spans) for text, prompt, spans in json.loads(sys.stdin.buffer.read(size))
                     ]
-                    with _in_time(request.seconds):
+                    with in_time(request.seconds):
                         tokens = list(counts(block, tokenizer, plain=request.plain))
                     send(out, tokens)
             except InputError as error:
-                send(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
+                send(out, error)
             except BaseException as error:
                 if isinstance(error, BrokenPipeError | EOFError):
                     raise
                 reason = " ".join(str(error).split())[:120] or type(error).__name__
-                send(out, {"problem": f"cannot count ({reason})", "where": str(request.path), "fix": GIVE})
-
-
-@contextmanager
-def _in_time(seconds: float) -> Iterator[Any]:
-    """Where it takes longer the process ends: nothing else would be heard meanwhile."""
-    if not hasattr(signal, "setitimer"):  # Windows
-        yield
-        return
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+                send(out, InputError(f"cannot count ({reason})", where=str(request.path), fix=GIVE))
 
 
 def counts(passages: Sequence[Passage], tokenizer: Any, *, plain: bool) -> Iterator[tuple[int, int | None]]:

@@ -104,10 +104,13 @@ def _answer(request: Request, out: BinaryIO) -> None:
             send(out, rows)
         send(out, None)
     except InputError as error:
-        send(out, {"problem": error.problem, "where": error.where, "fix": error.fix})
+        send(out, error)
 
 
 def send(out: BinaryIO, what: Any) -> None:
+    """An answer, or an error in its place."""
+    if isinstance(what, InputError):
+        what = {"problem": what.problem, "where": what.where, "fix": what.fix}
     content = json.dumps(what, ensure_ascii=False).encode(errors="surrogatepass")  # a path may be no text
     out.write(SIZE.pack(len(content)) + content)
     out.flush()
@@ -153,7 +156,7 @@ def _row_of(write: Any, seconds: float, where: Any, source: str) -> list[Passage
     from jinja2 import TemplateError
 
     try:
-        with _refusing(f"what {source} makes of it", where), _in_time(seconds):
+        with _refusing(f"what {source} makes of it", where), in_time(1.5 * seconds, alarm=seconds):
             passages: list[Passage] = write()
         for text in (text for passage in passages for text in (passage.text, passage.prompt or "")):
             if len(text.encode()) > budget.text():
@@ -185,14 +188,15 @@ def _refusing(what: str, where: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _in_time(seconds: float) -> Iterator[None]:
-    """Between two lines of Python an alarm is an exception; within one, where nothing hears it, the process ends."""
+def in_time(seconds: float, *, alarm: float = 0) -> Iterator[None]:
+    """Where it takes longer the process ends, whatever runs then. Before that, between two lines of Python, an
+    `alarm` is an exception."""
     if not hasattr(signal, "setitimer"):  # Windows
         yield
         return
     signal.signal(signal.SIGPROF, _late)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 1.5 * seconds)
+    signal.setitimer(signal.ITIMER_PROF, alarm)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
