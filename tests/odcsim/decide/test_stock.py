@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from odcsim import InputError, Trace, ask, compare, plan
 from odcsim.decide import stock
-from odcsim.decide.decision import answer
+from odcsim.decide.decision import decide
 from odcsim.decide.whole_run import steps
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED
@@ -59,7 +59,7 @@ def test_rows_are_as_long_as_the_batch_needs_them(trainer, batch):
 def test_the_answer_is_the_best_that_the_trainer_runs():
     compared = compare(asked("trl"))
     own = [row for row in compared.rows if row.made]
-    assert answer(compared).chosen.makespan_seconds == min(row.makespan_seconds for row in own)
+    assert decide(compared).chosen.makespan_seconds == min(row.makespan_seconds for row in own)
     tokens = {round(row.tokens_per_second * row.makespan_seconds) for row in compared.rows}
     assert max(tokens) - min(tokens) <= 2
 
@@ -76,7 +76,7 @@ def test_where_nothing_of_the_trainers_fits_no_row_of_it_is_called_fitting():
     found = compare(ask("sharegpt", "qwen3-8b", truncate=8000, trainer="torchtitan", **words))
     assert not any(row.memory_fits for row in found.rows if row.made)
     assert any(row.memory_fits for row in found.rows if not row.made)
-    assert answer(found).nothing_fits
+    assert decide(found).nothing_fits
 
 
 @pytest.mark.parametrize(("trainer", "trace", "more"), [
