@@ -39,9 +39,17 @@ def question_by(words: Mapping[str, Any]) -> Question:
 
 def setting_of(question: Question, *, limited: bool = True) -> Setting:
     """Not `limited`: without the search for a token limit, where nobody gave one."""
-    share, hardware = question.share, (question.devices, question.devices_per_node, question.cluster)
-    cost = cost_of(question.model, question.gpu, question.profile, *hardware, recipe=question.recipe)
-    asked = Setting(
+    share = question.share
+    cost = cost_of(
+        question.model,
+        question.gpu,
+        question.profile,
+        question.devices,
+        question.devices_per_node,
+        question.cluster,
+        recipe=question.recipe,
+    )
+    unsharded = Setting(
         lengths_of(question),
         replace(cost, on_demand_cost=question.on_demand_cost),
         share,
@@ -50,7 +58,7 @@ def setting_of(question: Question, *, limited: bool = True) -> Setting:
         global_batch=question.global_batch or 0,
         **{name: getattr(question, name) for name in TERMS},
     )
-    setting = sharding.by_rule(asked)
+    setting = sharding.by_rule(unsharded)
     return widen(sharding.with_limit(setting) if limited and question.max_tokens is None else setting)
 
 

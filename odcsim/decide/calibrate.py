@@ -181,8 +181,8 @@ def by_rate(simulated: Simulated, tokens_per_second: float) -> Calibration:
 
 def reaching(setting: Setting, tokens_per_second: float) -> tuple[Setting, Calibration]:
     """The setting by seconds with which its usual way does so many tokens in a second, and how they were found."""
-    found = by_rate(simulated(sharding.of_run(setting)), tokens_per_second)
-    return widen(replace(setting, cost=replace(setting.cost, profile=found.profile()))), found
+    calibration = by_rate(simulated(sharding.of_run(setting)), tokens_per_second)
+    return widen(replace(setting, cost=replace(setting.cost, profile=calibration.profile()))), calibration
 
 
 def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bool = False) -> Calibration:
@@ -195,17 +195,17 @@ def by_steps(simulated: Simulated, steps: tuple[LoggedStep, ...], *, updates: bo
     said = sizes * simulated.slope.at(tokens / sizes)
     good = _usual(seconds / said, simulated.off)
     sizes, seconds, tokens, said = (values[good] for values in (sizes, seconds, tokens, said))
-    ratio, beside, told = float(seconds.sum() / said.sum()), 0.0, False
+    ratio, beside, clear = float(seconds.sum() / said.sum()), 0.0, False
     measured = slope(seconds / sizes, tokens / sizes)
-    if known and (found := apart(measured, simulated.slope, len(sizes))):
-        (ratio, beside), told = found, True
+    if known and (split := apart(measured, simulated.slope, len(sizes))):
+        (ratio, beside), clear = split, True
     scatter = np.log(seconds / (ratio * said + beside * sizes))
     low, high = _interval(max(_error(scatter, np.log(simulated.off), float(sizes.mean())), REPEAT))
     step = ratio * simulated.slope.seconds
     kept, left = (tuple(s for s, is_good in zip(steps, good, strict=True) if is_good is side) for side in (True, False))
     logged = float(tokens.sum() / sizes.sum()) if known else 0.0
     factor = simulated.factor(step, logged)
-    return Calibration(simulated, ratio, beside, factor, low, high, kept, left, told, logged)
+    return Calibration(simulated, ratio, beside, factor, low, high, kept, left, clear, logged)
 
 
 def _usual(ratios: Floats, off: Floats) -> list[bool]:
@@ -230,26 +230,27 @@ def _interval(error: float) -> tuple[float, float]:
     return 1 / off, off
 
 
-def sentences(found: Calibration) -> Iterator[str]:
+def sentences(calibration: Calibration) -> Iterator[str]:
     """What was measured, what it is held against, and what it could not tell."""
-    balancer, sync = found.simulated.way
-    said = found.simulated.rate
+    balancer, sync = calibration.simulated.way
+    said = calibration.simulated.rate
     yield (
-        f"measured: {found.rate:,.0f} tokens/s under {sync} + {balancer}, {found.rate / said:.2f} of the "
-        f"{said:,.0f} predicted; compute takes {found.factor:.2f} times as long"
+        f"measured: {calibration.rate:,.0f} tokens/s under {sync} + {balancer}, {calibration.rate / said:.2f} of the "
+        f"{said:,.0f} predicted; compute takes {calibration.factor:.2f} times as long"
     )
-    alone = ", as runs that others repeated: one number has no scatter of its own" if len(found.kept) < 2 else ""
-    interval = from_to(found.low, found.high, lambda times, more: ratio(times, 1 + more))
+    alone = ", as runs that others repeated: one number has no scatter of its own" if len(calibration.kept) < 2 else ""
+    interval = from_to(calibration.low, calibration.high, lambda times, more: ratio(times, 1 + more))
     yield f"90 % interval: {interval} times these seconds{alone}"
-    if found.told:
-        yield f"steps differ enough in tokens: {found.beside:.3g} s of each do not depend on them, with the optimizer's"
-    elif found.kept:
+    if calibration.told:
+        fixed = f"{calibration.beside:.3g} s of each do not depend on them"
+        yield f"steps differ enough in tokens: {fixed}, with the optimizer's"
+    elif calibration.kept:
         yield "not known: what a step takes beside its tokens, in which steps differ too little: one factor for all"
-    if found.left_out:
-        shown = ", ".join(f"step {s.step} ({s.seconds:.3g} s)" for s in found.left_out[:4])
-        more = f" and {len(found.left_out) - 4} more" if len(found.left_out) > 4 else ""
-        yield f"left out: {counted(len(found.left_out), 'row')} unlike the others: {shown}{more}"
-    yield from doubtful(found)
+    if calibration.left_out:
+        shown = ", ".join(f"step {s.step} ({s.seconds:.3g} s)" for s in calibration.left_out[:4])
+        more = f" and {len(calibration.left_out) - 4} more" if len(calibration.left_out) > 4 else ""
+        yield f"left out: {counted(len(calibration.left_out), 'row')} unlike the others: {shown}{more}"
+    yield from doubtful(calibration)
     yield "not known: which lengths a step held, how much grows with their squares, transfers apart from compute"
 
 

@@ -125,17 +125,17 @@ def evaluate(
         most = max(piece.fullest for piece in pieces), trace.longest
         row = costed(costs[sync], balancer, usage, carried, most, limit, setting.price, sum(squares))
         full, seconds = [piece.full for piece in pieces if piece.full is not None], row.makespan_seconds
-        made = None
+        own = None
         if way.rule:  # what a trainer's own way takes from its settings
             samples, size = float(way.samples), setting.batch * trace.bundles.mean
-            made = Made(setting.limit, setting.minibatch, setting.each, samples, size)
+            own = Made(setting.limit, setting.minibatch, setting.each, samples, size)
         rows.append(
             replace(
                 row,
                 microbatches=sum(piece.microbatches for piece in pieces) / len(ids) / workers,
                 fidelity=least_trusted(piece.fidelity for piece in pieces),
                 over_full=float(np.concatenate(full).sum()) / seconds if full and seconds else None,
-                made=made,
+                made=own,
             )
         )
         usages.append(usage)
@@ -185,8 +185,8 @@ def _run(
     usages, fully = dict[Pair, Usage](), dict[str, ScheduleFile]()
     for sync, cost in costs.items():
         names = [balancer for balancer, other in some if other == sync]
-        found = simulation.usages([plans[name].schedules for name in names], cost, seed=setting.seed, first=first)
-        usages |= {(name, sync): usage for name, usage in zip(names, found, strict=True)}
+        together = simulation.usages([plans[name].schedules for name in names], cost, seed=setting.seed, first=first)
+        usages |= {(name, sync): usage for name, usage in zip(names, together, strict=True)}
     about = {balancer: _about(setting.cost, plan.schedules) for balancer, plan in plans.items()}
     for balancer, sync in some:
         cost, full = costs[sync], None
@@ -196,7 +196,8 @@ def _run(
                 anew = neighbours.named(balancer).weighs_transfers
                 fully[balancer] = assign(other, balancer, minibatches) if anew else plans[balancer]
             full = simulation.makespans(fully[balancer].schedules, cost.by(**FULL), seed=setting.seed, first=first)
-        yield (balancer, sync), _Chunk(usages[balancer, sync], *about[balancer], full)
+        fullest, microbatches, fidelity = about[balancer]
+        yield (balancer, sync), _Chunk(usages[balancer, sync], fullest, microbatches, fidelity, full)
 
 
 def of_file(file: ScheduleFile, cost: Cost, usage: Usage) -> Row:
@@ -231,7 +232,8 @@ def costed(
     needs. `most`: tokens of its fullest microbatch, and of the longest sample. `squares`: of all lengths, for the FLOPs
     that devices reach."""
     row = summary.row(cost, balancer, usage, carried, price)
-    memory = room.needed(cost, *most)
+    fullest, longest = most
+    memory = room.needed(cost, fullest, longest)
     fits = None if limit is None else memory.total <= limit
     row = replace(row, memory_bytes=memory.total, memory_fits=fits, memory_limit=limit, memory_terms=memory.terms)
     spent, peak = row.makespan_seconds * cost.cluster.gpus, cost.cluster.peak_flops

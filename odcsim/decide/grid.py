@@ -213,26 +213,26 @@ def release() -> str:
     package = Path(odcsim.__file__).parent
     if not (package.parent / ".git").exists():
         return odcsim.__version__
-    found = [odcsim.__version__]
+    words = [odcsim.__version__]
     with suppress(OSError):
         git = ["git", "-C", str(package.parent)]
         commit = subprocess.run([*git, "rev-parse", "--verify", "HEAD"], capture_output=True, text=True, check=False)
         changed = subprocess.run(
             [*git, "diff", "--binary", "HEAD", "--", str(package)], capture_output=True, check=False
         )
-        found += [commit.stdout.strip()] if commit.stdout else []
-        found += [hashlib.sha256(changed.stdout).hexdigest()[:DIGITS]] if changed.stdout else []
-    return " ".join(found)
+        words += [commit.stdout.strip()] if commit.stdout else []
+        words += [hashlib.sha256(changed.stdout).hexdigest()[:DIGITS]] if changed.stdout else []
+    return " ".join(words)
 
 
 @lru_cache(maxsize=4)
 def trace(expected: str, *source: Any) -> Trace:
     """The lengths with this digest, read once in a process for all points that have them."""
-    found = read_lengths(source)
-    if digest(found) != expected:
+    lengths = read_lengths(source)
+    if digest(lengths) != expected:
         fix = "workers need the files of the grid as they were when the sweep began"
-        raise InputError("has other lengths on the worker", where=found.name, fix=fix)
-    return found
+        raise InputError("has other lengths on the worker", where=lengths.name, fix=fix)
+    return lengths
 
 
 def read_lengths(source: tuple[Any, ...]) -> Trace:

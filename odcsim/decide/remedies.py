@@ -41,21 +41,21 @@ def remedies(setting: Setting) -> list[str]:
     if not limit:
         return []
     cost, longest = _leanest(setting), setting.trace.longest
-    tokens, found = _tokens(setting, longest), list[str]()
+    tokens, ways = _tokens(setting, longest), list[str]()
 
     def say(words: str, total: float) -> None:
         if total <= limit:
-            found.append(_sized(words, total))
+            ways.append(_sized(words, total))
 
     if setting.cost.sharded == "hybrid":  # a shard of everything on each device, where nodes hold all of it
         say("--sharding full", room.needed(cost.by(sharding="full"), tokens, longest).total)
     most = room.fullest(cost, longest, limit, setting.limit)
     if setting.trace.fullest <= most < tokens:  # the limit that was asked for is what does not fit
-        found.append(f"--max-tokens {most}")
+        ways.append(f"--max-tokens {most}")
     for words, choices in CHOICES.items():
         if (other := cost.recipe.by(**choices)) != cost.recipe:  # whose seconds nobody needs
             say(words, memory.estimate(cost.model, cost.cluster.gpus, tokens, other, cost.holders, longest).total)
-    return [*found, *_more(setting, limit), *_shorter(setting, limit)] or list(_together(setting, limit))
+    return [*ways, *_more(setting, limit), *_shorter(setting, limit)] or list(_together(setting, limit))
 
 
 def outliers(cost: Cost, trace: Trace, limit: float) -> str:
@@ -107,8 +107,8 @@ def _fullest(trace: Trace, cutoff: int) -> int:
 def _longest(cost: Cost, most: int, limit: float, tokens: Callable[[int], int]) -> int:
     """The longest cutoff by which the fullest microbatch fits, which holds so many tokens; `most` where none is
     needed."""
-    found = room.last(most, lambda cutoff: room.needed(cost, tokens(cutoff), cutoff).total <= limit)
-    return found if found == most else found // WHOLE * WHOLE
+    longest = room.last(most, lambda cutoff: room.needed(cost, tokens(cutoff), cutoff).total <= limit)
+    return longest if longest == most else longest // WHOLE * WHOLE
 
 
 def _cutoff(setting: Setting, limit: float) -> int:

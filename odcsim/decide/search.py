@@ -50,13 +50,13 @@ class Site:
 
     def ways(self) -> list[Way]:
         """Every way to screen that fits memory, or is tight where none does: the trainer's own, and ours."""
-        found = list[Way]()
+        every = list[Way]()
         for space in (self._own, self._ours):
             for memory in (capacity.filled(self.memory), self.memory):
                 if some := list(space(memory)):
-                    found += some
+                    every += some
                     break
-        return found
+        return every
 
     def _own(self, memory: float) -> Iterator[Way]:
         if trainer := stock.find(self.question.trainer):
@@ -86,8 +86,8 @@ def site(question: Question) -> Site:
         stock.check(question.trace, replace(recipe, recompute="full", sharding="full"), trainer)
 
     def setting(again: str, sharding: str) -> Setting:
-        asked = replace(question, recipe=replace(recipe, recompute=again, sharding=sharding))
-        return setting_of(asked, limited=False)
+        one = replace(question, recipe=replace(recipe, recompute=again, sharding=sharding))
+        return setting_of(one, limited=False)
 
     usual = setting("full", "full").cost
     derived = usual.profile.fidelity != "catalogue" and not usual.profile.factor
@@ -153,7 +153,7 @@ class KeptOut:
 def kept_out(site: Site, chosen: Way) -> KeptOut | None:
     """Of the chosen way by another recompute and in fuller microbatches, what leads by what somebody would change their
     training for: the fastest that a cutoff of few samples makes room for, else the leanest."""
-    trace, found = site.trace, list[KeptOut]()
+    trace, fuller = site.trace, list[KeptOut]()
     seconds = float(site.plans.screened(chosen, FEW).sum())
     for setting in site.settings:
         if setting.cost.sharded != chosen.setting.cost.sharded:
@@ -166,7 +166,7 @@ def kept_out(site: Site, chosen: Way) -> KeptOut | None:
             gain = seconds / float(site.plans.screened(way, FEW).sum())
             if gain >= NOTABLE:  # a cutoff helps where the longest sample alone fills what it fills
                 shorter = outliers(way.cost, trace, site.memory) if limit <= trace.fullest else ""
-                found.append(KeptOut(way, need, gain, shorter))
-    if fitting := [one for one in found if one.shorter]:
+                fuller.append(KeptOut(way, need, gain, shorter))
+    if fitting := [one for one in fuller if one.shorter]:
         return max(fitting, key=lambda one: one.gain)
-    return min(found, key=lambda one: one.need.memory_bytes, default=None)
+    return min(fuller, key=lambda one: one.need.memory_bytes, default=None)

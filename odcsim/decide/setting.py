@@ -154,7 +154,8 @@ def draw_minibatch(setting: Setting, ids: NDArray[np.int64]) -> Drawn:
     loss = () if trace.loss is None else tuple(trace.loss[trace.rows(ids)].tolist())
     unassigned = Schedule(tuple(lengths.tolist()), NOTHING, samples=tuple(ids.tolist()), loss=loss)
     starts = None if trace.bundle is None else trace.starts(ids)
-    return Drawn(lengths, *setting.cost.sample_parts(lengths), unassigned, starts)
+    linear, quadratic = setting.cost.sample_parts(lengths)
+    return Drawn(lengths, linear, quadratic, unassigned, starts)
 
 
 def plan(setting: Setting, balancer: str, *, advance: Callable[[], None] = lambda: None) -> ScheduleFile:

@@ -89,7 +89,7 @@ def with_limit(setting: Setting, *, advance: Callable[[], None] = lambda: None) 
         sides = zip(*(limit.seconds(one, [one.limit]) for one in (ours, theirs)), strict=True)
     except InputError:
         return ours  # whoever draws refuses, and says what
-    times = [hybrid[0] / whole[0] for hybrid, whole in sides]  # as long under hybrid as under full
+    times = [hybrid[0] / other[0] for hybrid, other in sides]  # as long under hybrid as under full
     lost, gained = max(1.0, *times), 1 / min(1.0, *times)
     room_for = f"at most {fewer:,} tokens in a microbatch"
     if lost > NEAR * gained:

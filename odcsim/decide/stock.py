@@ -59,13 +59,13 @@ def choose(setting: Setting) -> list[Way]:
     limit, memory = given_limit(setting), setting.cost.cluster.memory_bytes or 0.0
     check(setting.trace, setting.cost.recipe, trainer)
     for room_for in (capacity.filled(memory), memory, 0.0):
-        found = list[Way]()
+        fastest = list[Way]()
         for sync in trainer.met:
             every = list(ways(setting, sync, room_for, limit))
             rules = [[way for way in every if way.rule == rule] for rule in trainer.own]
-            found += [min(some, key=pace) for some in rules if some]
-        if found:
-            return found
+            fastest += [min(some, key=pace) for some in rules if some]
+        if fastest:
+            return fastest
     if not packs(setting):
         problem = f"{trainer.name} packs samples into rows, which would span steps of '{setting.trace.name}'"
         raise InputError(problem, fix="leave out --in-order, or --trainer")
@@ -182,5 +182,5 @@ def packed(trace: Trace, rule: Rule, limit: int, seed: int, *, in_order: bool = 
     order = np.array([i for row in rows for i in row], dtype=np.int64)
     bundle = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     more: dict[str, Any] = {} if loss is None else {"loss": loss[order]}
-    whole = round(trace.whole * len(rows) / size) if trace.whole > size else 0
-    return Trace(trace.name, lengths[order], origin=trace.origin, drawn_from=whole, bundle=bundle, **more)
+    of_all = round(trace.whole * len(rows) / size) if trace.whole > size else 0
+    return Trace(trace.name, lengths[order], origin=trace.origin, drawn_from=of_all, bundle=bundle, **more)

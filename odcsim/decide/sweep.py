@@ -82,9 +82,9 @@ def sweep(
     if output is None:
         every: Iterable[Rows] = sorted(results(grid.points, executor), key=lambda rows: order(rows[0]))
     else:
-        whole = Sweep(grid, Path(output))
-        whole.run(whole.rest(), executor)
-        every = read(whole.write())
+        own = Sweep(grid, Path(output))
+        own.run(own.rest(), executor)
+        every = read(own.write())
     return SweepRows(dict(row) for rows in every for row in rows)
 
 
@@ -311,8 +311,8 @@ def _check_alike(line: Line, others: Rows, path: Path) -> None:
             one, two = row.get(name), other.get(name)
             near = isinstance(one, float) and isinstance(two, float) and math.isclose(one, two, rel_tol=SAME)
             if one != two and not near:
-                said = ("not there" if value is None else f"{value!s:.80}" for value in (one, two))
-                unlike.append(f"{name}{f' of {way}' if way else ''} is {' and '.join(said)}")
+                values = ("not there" if value is None else f"{value!s:.80}" for value in (one, two))
+                unlike.append(f"{name}{f' of {way}' if way else ''} is {' and '.join(values)}")
     if unlike:
         more = f", and {len(unlike) - 1:,} more differ" if len(unlike) > 1 else ""
         where = f"{line.path} and {path}" if line.path != path else f"{path}, twice"

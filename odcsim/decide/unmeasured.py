@@ -55,12 +55,13 @@ def widen(setting: Setting) -> Setting:
 def widen_cost(cost: Cost, now: ProfileRun, longest: int) -> Cost:
     """`now`, `longest`: what is asked about, and tokens of its longest sample."""
     profile = cost.profile
-    if profile.fidelity not in MEASURED or not (found := list(differences(cost, now, longest))):
+    if profile.fidelity not in MEASURED or not (unlike := list(differences(cost, now, longest))):
         return cost
     spread = together(spreads(), kinds(family_of(profile.gpu.lower()), cost.model, cost.recipe))
-    added = INTERVAL * spread * math.hypot(*(SHARES[name] * min(1.0, part) for name, part, _ in found))
+    added = INTERVAL * spread * math.hypot(*(SHARES[name] * min(1.0, part) for name, part, _ in unlike))
     low, high = (math.hypot(math.log(end), added) for end in (profile.low, profile.high))
-    origin = f"{profile.origin}; a wider interval, for what was not measured: {'; '.join(words for *_, words in found)}"
+    why = "; ".join(words for *_, words in unlike)
+    origin = f"{profile.origin}; a wider interval, for what was not measured: {why}"
     return replace(cost, profile=replace(profile, origin=origin, low=math.exp(-low), high=math.exp(high)))
 
 
@@ -88,5 +89,5 @@ def differences(cost: Cost, now: ProfileRun, longest: int) -> Iterator[tuple[str
 
 def _doublings(one: float, other: float) -> float:
     """Between two sizes; none where they are alike."""
-    found = abs(math.log2(one / other))
-    return found if found > math.log2(ALIKE) else 0.0
+    doublings = abs(math.log2(one / other))
+    return doublings if doublings > math.log2(ALIKE) else 0.0

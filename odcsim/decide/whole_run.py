@@ -53,8 +53,8 @@ class WholeRun:
     @property
     def samples(self) -> float:
         """Of a step; of packed rows on average."""
-        made = self.evaluation.rows[0].made
-        return made.samples if made else self.global_batch
+        own = self.evaluation.rows[0].made
+        return own.samples if own else self.global_batch
 
     def of(self, row: Row) -> "WholeRun":
         """The run by the row: of one that is a trainer's own, with what it draws and packs."""
@@ -66,16 +66,16 @@ class WholeRun:
         if (own := self.of(row)) is not self:
             speedups = {name: getattr(row, name) for name in SPEEDUPS}
             return replace(own.over(own.evaluation.row(*row.pair)), **speedups)
-        found, setting = self.evaluation, self.evaluation.setting
-        draws = found.draws if setting.whole else found.draws.of_all(setting.trace.bundles.whole)
-        profile, seconds = setting.cost.profile, found.usage(*row.pair).makespan
+        evaluation, setting = self.evaluation, self.evaluation.setting
+        draws = evaluation.draws if setting.whole else evaluation.draws.of_all(setting.trace.bundles.whole)
+        profile, seconds = setting.cost.profile, evaluation.usage(*row.pair).makespan
         between = of_run(seconds, draws, profile.low, profile.high)
         return replace(scaled(row, self.steps / row.minibatches, between), minibatches=self.steps)
 
     def shown(self, row: Row) -> Row:
         """The same, for people: without an interval where the seconds have none."""
-        whole = self.over(row)
-        return scaled(whole, 1.0, (1.0, 1.0)) if row.certain else whole
+        run = self.over(row)
+        return scaled(run, 1.0, (1.0, 1.0)) if row.certain else run
 
     @property
     def words(self) -> str:
@@ -84,8 +84,8 @@ class WholeRun:
 
     def spent(self, row: Row) -> dict[str, Any]:
         """What the run takes, as JSON and tables name it."""
-        own, whole = self.of(row), self.over(row)
-        spent = {key: getattr(whole, name) for name, key in _SPENT.items()}
+        own, run = self.of(row), self.over(row)
+        spent = {key: getattr(run, name) for name, key in _SPENT.items()}
         return {"steps": own.steps, "samples": own.samples, **spent}
 
     def columns(self, row: Row) -> dict[str, Any]:
