@@ -211,13 +211,13 @@ def idle_of(found: Any) -> float:
 
 
 def judged(number: int, asked: argparse.Namespace) -> Judged:
-    from odcsim.decide.diagnosis.parts import broken_down
-    from odcsim.observed.files import read
+    from odcsim.decide.diagnosis.breakdown import break_down
+    from odcsim.observed.run_files import read
 
     name, injected = drawn(number, asked.seed)
     with tempfile.TemporaryDirectory() as folder:
         run(Asked(injected, folder, ranks=asked.ranks, steps=asked.steps, seed=number))
-        found = broken_down(read([str(Path(folder, f"rank{rank}.json")) for rank in range(asked.ranks)]))
+        found = break_down(read([str(Path(folder, f"rank{rank}.json")) for rank in range(asked.ranks)]))
         truth = truth_of(records_of(Path(folder), asked.ranks), injected)
     return Judged(name, truth, named(found), idle_of(found))
 

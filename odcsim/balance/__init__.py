@@ -19,7 +19,7 @@ from odcsim.program import sync_named
 
 if TYPE_CHECKING:
     from odcsim.balance.library import Plan, check_limit, digest, loss_tokens, plan, weigh
-    from odcsim.fitting.learned import LearnedCosts
+    from odcsim.fitting.learning import LearnedCosts
 
 __all__ = [
     "ALL",
@@ -113,7 +113,7 @@ def advised(sync: str) -> str:
     return next(b.name for b in BALANCERS if b.advised_for(sync_named(sync)))
 
 
-_HOME = {"LearnedCosts": "fitting.learned"}
+_HOME = {"LearnedCosts": "fitting.learning"}
 _HOME |= dict.fromkeys(("Plan", "check_limit", "digest", "loss_tokens", "plan", "weigh"), "balance.library")
 
 

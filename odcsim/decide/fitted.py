@@ -17,9 +17,9 @@ from odcsim.decide.sharding import as_ran
 from odcsim.decide.words import FIT, paths_of
 from odcsim.errors import InputError
 from odcsim.fitting import fit as fits
-from odcsim.fitting import kineto, logs, step_files
+from odcsim.fitting import kineto, microbatch_logs
 from odcsim.fitting.fit import FitReport
-from odcsim.fitting.steps import StepLog, read_steps
+from odcsim.fitting.steps import StepLog, holds_steps, read_steps
 from odcsim.option import POSITIVE, flag
 from odcsim.profile import Profile
 from odcsim.program import SYNCS
@@ -74,10 +74,10 @@ def fit(
         check_writable(Path(output))
         read = (*every, lengths, trace if isinstance(trace, str | os.PathLike) else None)
         check_apart(Path(output), [os.fspath(path) for path in read if path is not None])
-    found = fitted(given, every, None if lengths is None else os.fspath(lengths), rate)
+    result = fitted(given, every, None if lengths is None else os.fspath(lengths), rate)
     if output is not None:
-        profile.write(found.profile, Path(output))
-    return found
+        profile.write(result.profile, Path(output))
+    return result
 
 
 def fitted(
@@ -110,7 +110,7 @@ def _kind(sources: Sequence[str]) -> str:
     kind = "measurements" if path.suffix.lower() in (".json", ".gz") else "microbatches"
     if path.suffix.lower() == ".gz" or not path.is_file():  # a pipe can be read but once
         return kind
-    return "run" if step_files.holds_steps(path) else kind
+    return "run" if holds_steps(path) else kind
 
 
 def _report(kind: str, given: Mapping[str, Any], sources: Sequence[str], lengths: str | None) -> FitReport:
@@ -131,8 +131,8 @@ def _report(kind: str, given: Mapping[str, Any], sources: Sequence[str], lengths
     if kind == "traces":
         traces = [kineto.read_trace(path) for path in sources]
         return kineto.fit_traces(traces, lengths or "", model, gpu, recipe=recipe)
-    log, devices = logs.read_log(first), given.get("devices") or 1
-    return logs.fit_log(log, model, gpu, devices=devices, origin=Path(first).name, recipe=recipe)
+    log, devices = microbatch_logs.read_log(first), given.get("devices") or 1
+    return microbatch_logs.fit_log(log, model, gpu, devices=devices, origin=Path(first).name, recipe=recipe)
 
 
 def _refuse(given: Mapping[str, Any], known: tuple[str, ...], problem: str, where: str, fix: str) -> None:
@@ -153,7 +153,7 @@ def _refuse(given: Mapping[str, Any], known: tuple[str, ...], problem: str, wher
 
 def _of_run(given: Mapping[str, Any], sources: Sequence[str], rate: float | None) -> Fitted:
     """By the run's steps or its rate, and in words what was read of its log, and what was chosen where nobody said."""
-    found, log = calibrated(given, sources, rate)
+    calibration, log = calibrated(given, sources, rate)
     before, after = list[str](), list[str]()
     if log is not None:
         steps, rows = sum(step.steps for step in log.steps), counted(len(log.steps), "row")
@@ -163,9 +163,9 @@ def _of_run(given: Mapping[str, Any], sources: Sequence[str], rate: float | None
         fix = "the fastest is taken unless --balancer and --sync say it"
         after.append(f"not known: which of its ways {given['trainer']} ran: {fix}")
     if given.get("truncate") or given.get("drop_over"):
-        after.append(f"Lengths: {found.simulated.setting.trace.origin}.")
-    profile = found.profile(Path(sources[0]).name if log else "")
-    return Fitted(profile, (*before, *calibrate.sentences(found), *after))
+        after.append(f"Lengths: {calibration.simulated.setting.trace.origin}.")
+    profile = calibration.profile(Path(sources[0]).name if log else "")
+    return Fitted(profile, (*before, *calibrate.sentences(calibration), *after))
 
 
 def calibrated(

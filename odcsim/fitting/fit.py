@@ -11,11 +11,10 @@ from itertools import groupby
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.fitting.drift import Drift, drift
 from odcsim.fitting.parts import PASSES, SQUARED, Part, columns_of, compute, transfers
 from odcsim.fitting.robust import EXACT, jitter
 from odcsim.fitting.slope import NINETY
-from odcsim.fitting.spells import slow, swing
+from odcsim.fitting.spells import Drift, drift, slow, swing
 from odcsim.measurements import KEPT, Compute, Measurements
 from odcsim.model import ATTENTION_BACKWARD, LINEAR_BACKWARD
 from odcsim.profile import Passes, Polynomial, Profile, ProfileRun
@@ -92,22 +91,32 @@ def examine(
     m = measurements
     usual = sorted((row for row in m.compute if not row.alone), key=lambda row: row.kind)
     rows = {kind: list(of) for kind, of in groupby(usual, key=lambda row: row.kind)}
-    whole = "microbatch" in rows
-    if whole and (not layers or len(rows) > 1):
+    at_once = "microbatch" in rows
+    if at_once and (not layers or len(rows) > 1):
         raise InputError("whole microbatches beside other kinds", fix="measure either those or layers, head, embed")
-    if not whole and (missing := [kind for kind in ("forward", "backward", "head") if kind not in rows]):
+    if not at_once and (missing := [kind for kind in ("forward", "backward", "head") if kind not in rows]):
         raise InputError(f"no measurements of {', '.join(missing)}", fix="measure forward, backward and head")
     computes = {kind: compute(kind, of) for kind, of in rows.items()}
     swings, (timings, moved) = swing(usual), transfers(m)
     parts = (*computes.values(), *moved)
-    terms = _whole(computes["microbatch"], layers, recipe.recomputes) if whole else _layers(computes)
-    constant = computes["microbatch"].coefficients.constant if whole else 0.0
-    drifts = _drift(usual, computes)
+    constant = computes["microbatch"].coefficients.constant if at_once else 0.0
+    if at_once:
+        terms = _of_microbatches(computes["microbatch"], layers, recipe.recomputes)
+    else:
+        terms = {kind: part.coefficients for kind, part in computes.items()}
+        terms |= {f"{kind}_error": part.errors for kind, part in computes.items()}
+    # Of what every spell has: passes without recompute are measured by themselves.
+    timed = [row for row in usual if row.kind in computes and not row.kind.endswith(KEPT)]
+    said = np.array([_seconds(computes[row.kind].coefficients, row) for row in timed])
+    drifts = drift([row.spell for row in timed], np.array([row.seconds for row in timed]), said)
+    profile = _profile(m, rows, parts, list(computes.values()), terms, _noise(rows) if drifts.spells else 0.0)
+    # What the fit leaves open and what the machine's drift does know nothing of each other: their squares add up.
+    low, high = (float(np.exp(np.hypot(np.log(end), drifts.reach))) for end in (profile.low, profile.high))
     profile = replace(
-        _wider(
-            _profile(m, rows, parts, list(computes.values()), terms, _noise(rows) if drifts.spells else 0.0), drifts
-        ),
-        recompute=recipe.recomputes or not whole,
+        profile,
+        low=1 / low,
+        high=high,
+        recompute=recipe.recomputes or not at_once,
         microbatch=constant,
         node_transfers_included=transfers_included,
         timings=timings,
@@ -120,29 +129,16 @@ def examine(
     return FitReport(profile, parts, drifts)
 
 
-def _drift(usual: Sequence[Compute], computes: dict[str, Part]) -> Drift:
-    """Of what every spell has: passes without recompute are measured by themselves."""
-    rows = [row for row in usual if row.kind in computes and not row.kind.endswith(KEPT)]
-    fitted = [_said(computes[row.kind].coefficients, row) for row in rows]
-    return drift([row.spell for row in rows], np.array([row.seconds for row in rows]), np.array(fitted))
-
-
 def _noise(rows: dict[str, list[Compute]]) -> float:
     """How far off medians of repeats are by chance, at the quantile that errors are taken at: the middle of kinds."""
-    found = []
+    every = []
     for columns, seconds in map(columns_of, rows.values()):
         repeats = len(seconds) / len(np.unique(columns, axis=0))
-        found.append(jitter(columns, seconds) * np.sqrt(np.pi / 2 / repeats))
-    return TWO_SIDED[1] * float(np.median(found))
+        every.append(jitter(columns, seconds) * np.sqrt(np.pi / 2 / repeats))
+    return TWO_SIDED[1] * float(np.median(every))
 
 
-def _wider(profile: Profile, drift: Drift) -> Profile:
-    """What the fit leaves open and what the machine's drift does know nothing of each other: their squares add up."""
-    low, high = (float(np.exp(np.hypot(np.log(end), drift.reach))) for end in (profile.low, profile.high))
-    return replace(profile, low=1 / low, high=high)
-
-
-def _said(c: Polynomial, r: Compute) -> float:
+def _seconds(c: Polynomial, r: Compute) -> float:
     return c.constant + c.linear * r.tokens + c.quadratic * r.squares + c.sample * r.samples
 
 
@@ -165,6 +161,7 @@ def _profile(
     off = min(max(float(errors.max()) if bad and not noise else missed, least, EXACT), 0.9)
     count = len(m.compute) + len(m.transfers) + len(m.constants)
     source = [f"{count} measurements", f" on {m.hardware}" if m.hardware else "", f", {m.date}" if m.date else ""]
+    kept = {name + of: terms.get(f"{name}{KEPT}{of}", Polynomial()) for of in ("", "_error") for name in PASSES}
     squared = [of for kind, of in rows.items() if kind in SQUARED]
     return Profile(
         model=m.model,
@@ -192,31 +189,21 @@ def _profile(
         backward_error=terms["backward_error"],
         head_error=terms.get("head_error", Polynomial()),
         embed_error=terms.get("embed_error", Polynomial()),
-        kept=Passes(**_kept(terms)),
+        kept=Passes(**kept),
     )
-
-
-def _kept(terms: dict[str, Polynomial]) -> dict[str, Polynomial]:
-    """What was measured without recompute, by the names of `Passes`."""
-    return {name + of: terms.get(f"{name}{KEPT}{of}", Polynomial()) for of in ("", "_error") for name in PASSES}
 
 
 def _interference(m: Measurements, computes: dict[str, Part]) -> float:
     """How many times longer compute took beside other devices and transfers than alone; 1 where that is not known."""
     factors = [
-        _said(computes[r.kind].coefficients, r) / r.seconds
+        _seconds(computes[r.kind].coefficients, r) / r.seconds
         for r in m.compute
         if r.alone and r.kind in SQUARED and r.kind in computes
     ]
     return float(np.median(factors)) if factors else 1.0
 
 
-def _layers(computes: dict[str, Part]) -> dict[str, Polynomial]:
-    coefficients = {kind: part.coefficients for kind, part in computes.items()}
-    return coefficients | {f"{kind}_error": part.errors for kind, part in computes.items()}
-
-
-def _whole(part: Part, layers: int, recompute: bool) -> dict[str, Polynomial]:
+def _of_microbatches(part: Part, layers: int, recompute: bool) -> dict[str, Polynomial]:
     """All compute given to the layers, split over forward and backward as the FLOPs are."""
     forwards = 2 if recompute else 1
     linear, quadratic = 1 / (forwards + LINEAR_BACKWARD), 1 / (forwards + ATTENTION_BACKWARD)

@@ -13,10 +13,21 @@ from typing import Any
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.fitting.events import ABOUT, MICRO, OPTIMIZER, STEP, numbered, read_batches, timed
+from odcsim.fitting.events import (
+    ABOUT,
+    MICRO,
+    OPTIMIZER,
+    STEP,
+    TOLD,
+    is_collective,
+    noted,
+    numbered,
+    read_batches,
+    shortest,
+    timed,
+)
 from odcsim.fitting.fit import FitReport, examine
-from odcsim.fitting.logs import read_lengths, split_in_words
-from odcsim.fitting.nccl import TOLD, is_collective, noted, shortest
+from odcsim.fitting.microbatch_logs import read_lengths, split_in_words
 from odcsim.measurements import Compute, Constant, Measurements
 from odcsim.measurements import timed as sized
 from odcsim.model import Model
@@ -49,41 +60,45 @@ def read_trace(path: Path | str) -> DeviceTrace:
     spans: list[dict[str, Any]] = []
 
     def take(events: list[dict[str, Any]]) -> None:
-        spans.extend(_lean(event) for event in events if _wanted(event))
+        for event in events:
+            marks = event.get("cat") in MARKS and str(event.get("name", "")).startswith((STEP, OPTIMIZER))
+            if not (marks or event.get("cat") == "kernel") or not timed(event):
+                continue
+            args = event.get("args")
+            notes = {name: args[name] for name in TOLD if name in args} if isinstance(args, dict) else None
+            kept = {name: event.get(name) for name in ("cat", "name", "ts", "dur")}
+            spans.append(kept | ({"args": notes} if notes else {}))
         budget.check(SPAN * len(spans), f"{len(spans):,} kernels and more", path)
 
-    about = read_batches(path, take)
-    return _device(spans, about.get(ABOUT), path)
-
-
-def _wanted(event: dict[str, Any]) -> bool:
-    marks = event.get("cat") in MARKS and str(event.get("name", "")).startswith((STEP, OPTIMIZER))
-    return (marks or event.get("cat") == "kernel") and timed(event)
-
-
-def _lean(event: dict[str, Any]) -> dict[str, Any]:
-    args = event.get("args")
-    kept = {name: args[name] for name in TOLD if name in args} if isinstance(args, dict) else None
-    return {name: event.get(name) for name in ("cat", "name", "ts", "dur")} | ({"args": kept} if kept else {})
-
-
-def _device(spans: list[dict[str, Any]], about: Any, path: Path) -> DeviceTrace:
+    about = read_batches(path, take).get(ABOUT)
     kernels = [e for e in spans if e["cat"] == "kernel"]
     if not kernels:
         raise InputError("holds no kernels", where=str(path), fix="profile with ProfilerActivity.CUDA on a GPU")
-    steps = _ranges(spans, STEP)
-    if not steps:
+    ranges = _ranges(spans, STEP)
+    if not ranges:
         raise InputError(f"holds no {STEP} ranges", where=str(path), fix="call profiler.step() after each step")
     optimizer = _ranges(spans, OPTIMIZER)
     mine = [k for k in kernels if not is_collective(str(k.get("name", "")))]
     busy = _union((k["ts"], k["ts"] + k["dur"]) for k in mine)
-    busy = [piece for begin, end in busy for piece in _without(begin, end, [o[1:] for o in optimizer])]
+    for _, low, high in optimizer:  # which is measured by itself
+        sides = [side for begin, end in busy for side in ((begin, min(end, low)), (max(begin, high), end))]
+        busy = [(begin, end) for begin, end in sides if begin < end]
+    transfers = list[tuple[str, int, int, float]]()
+    for kernel in kernels:  # with what torch notes beside it
+        call, took = noted(kernel.get("args")), MICRO * float(kernel["dur"])
+        known = is_collective(str(kernel.get("name", ""))) and call.kind in SIZED and call.bytes and call.ranks
+        if known and sized(took):
+            transfers.append((call.kind, call.ranks, call.bytes, took))
+    steps = {
+        numbered(name, path): MICRO * sum(max(0.0, min(end, high) - max(begin, low)) for begin, end in busy)
+        for name, low, high in ranges
+    }
     who = [about.get(key) if isinstance(about, dict) else None for key in ("rank", "world_size")]
     return DeviceTrace(
         device=who[0] if type(who[0]) is int else 0,
         devices=who[1] if type(who[1]) is int else 1,
-        steps={numbered(name, path): MICRO * _overlap(busy, begin, end) for name, begin, end in steps},
-        transfers=tuple(t for k in kernels if (t := _transfer(k)) is not None),
+        steps=steps,
+        transfers=tuple(transfers),
         optimizer=tuple(MICRO * (end - begin) for _, begin, end in optimizer),
     )
 
@@ -92,20 +107,20 @@ def fit_traces(
     traces: list[DeviceTrace], lengths: Path | str, model: Model, gpu: str, *, recipe: Recipe = USUAL
 ) -> FitReport:
     """A profile from traces of one or more devices of a run, and a CSV file of what each step held."""
-    held = read_lengths(lengths, one=len(traces) == 1)
+    contents = read_lengths(lengths, one=len(traces) == 1)
     rows = []
     for trace in traces:
         for step, seconds in sorted(trace.steps.items()):
-            key = (0 if len(traces) == 1 and trace.device not in {d for d, _ in held} else trace.device, step)
-            if key not in held:
+            key = (0 if len(traces) == 1 and trace.device not in {d for d, _ in contents} else trace.device, step)
+            if key not in contents:
                 problem = f"no lengths of step {step} on device {trace.device}"
                 raise InputError(problem, where=str(lengths), fix="give a row for each microbatch of each step traced")
             if not sized(seconds):
                 ran = f"kernels ran for {seconds:g} s" if seconds else "no kernel ran"
                 raise InputError(f"{ran} in step {step}", where=str(lengths), fix="trace whole steps")
-            every = [n for microbatch in held[key] for n in microbatch]
+            every = [n for microbatch in contents[key] for n in microbatch]
             squares = float(model.squares(np.array(every)).sum())
-            rows.append(Compute("microbatch", sum(every), squares, seconds, max(every), len(held[key])))
+            rows.append(Compute("microbatch", sum(every), squares, seconds, max(every), len(contents[key])))
     constants = [Constant("optimizer", t.devices, s) for t in traces for s in t.optimizer if sized(s)]
     hardware = f"{len(traces)} traces of {max(t.devices for t in traces)} devices"
     notes = NOTES.format(split_in_words(recipe))
@@ -131,13 +146,6 @@ def _ranges(spans: list[dict[str, Any]], prefix: str) -> list[tuple[str, float, 
     return []
 
 
-def _transfer(kernel: dict[str, Any]) -> tuple[str, int, int, float] | None:
-    """An all-gather or reduce-scatter with its size, from what torch notes beside the kernel."""
-    call, seconds = noted(kernel.get("args")), MICRO * float(kernel["dur"])
-    known = is_collective(str(kernel.get("name", ""))) and call.kind in SIZED and call.bytes and call.ranks
-    return (call.kind, call.ranks, call.bytes, seconds) if known and sized(seconds) else None
-
-
 def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Kernels of several streams overlap; time in which any ran counts once."""
     merged: list[tuple[float, float]] = []
@@ -147,14 +155,3 @@ def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
         else:
             merged.append((begin, end))
     return merged
-
-
-def _without(begin: float, end: float, holes: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    pieces = [(begin, end)]
-    for low, high in holes:
-        pieces = [p for b, e in pieces for p in ((b, min(e, low)), (max(b, high), e)) if p[0] < p[1]]
-    return pieces
-
-
-def _overlap(spans: list[tuple[float, float]], low: float, high: float) -> float:
-    return sum(max(0.0, min(end, high) - max(begin, low)) for begin, end in spans)

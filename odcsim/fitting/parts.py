@@ -46,7 +46,10 @@ class Part:
 
 def compute(kind: str, rows: Sequence[Compute]) -> Part:
     columns, seconds = columns_of(rows)
-    columns = columns[:, : _terms(kind, columns, seconds)]
+    terms = 2
+    if kind in SQUARED:  # samples get a coefficient where they are known and were varied independently of all else
+        terms = 4 if columns[:, 3].all() and distinct(columns / seconds[:, None]) else 3
+    columns = columns[:, :terms]
     names = [f"{kind} of {r.tokens:,} tokens, squares {r.squares:.4g}" for r in rows]
     fix = "measure single long samples beside many short ones" if kind in SQUARED else "measure more sizes"
     return _part(kind, columns, seconds, names, fix)
@@ -54,15 +57,8 @@ def compute(kind: str, rows: Sequence[Compute]) -> Part:
 
 def columns_of(rows: Sequence[Compute]) -> tuple[Floats, Floats]:
     """What seconds depend on, and seconds."""
-    held = np.array([(r.microbatches, r.tokens, r.squares, r.samples) for r in rows], dtype=float)
-    return held, np.array([r.seconds for r in rows])
-
-
-def _terms(kind: str, columns: Floats, seconds: Floats) -> int:
-    """Samples get a coefficient where they are known and were varied independently of all else."""
-    if kind not in SQUARED:
-        return 2
-    return 4 if columns[:, 3].all() and distinct(columns / seconds[:, None]) else 3
+    columns = np.array([(r.microbatches, r.tokens, r.squares, r.samples) for r in rows], dtype=float)
+    return columns, np.array([r.seconds for r in rows])
 
 
 def transfers(m: Measurements) -> tuple[tuple[Timing, ...], list[Part]]:
@@ -102,12 +98,11 @@ def _part(name: str, columns: Floats, seconds: Floats, names: Sequence[str], fix
         raise InputError(f"{name}: {error.problem}", fix=fix) from None
     residuals, unexplained = _judge(solution, columns, seconds, names)
     mean = stretch(columns, seconds)
-    coefficients, errors = (_polynomial(mean * values) for values in (solution.coefficients, solution.errors))
+    coefficients, errors = (
+        Polynomial(**dict(zip(TERMS, (mean * values).tolist(), strict=False)))
+        for values in (solution.coefficients, solution.errors)
+    )
     return Part(name, coefficients, errors, residuals, unexplained, _doubts(name, solution, columns))
-
-
-def _polynomial(values: Floats) -> Polynomial:
-    return Polynomial(**dict(zip(TERMS, values.tolist(), strict=False)))
 
 
 def _judge(

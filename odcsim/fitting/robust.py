@@ -43,7 +43,10 @@ def solve(columns: Floats, seconds: Floats) -> Solution:
     try:
         best, fitted, residuals, weights, spread = _reweighted(scaled, seconds)
         base = np.maximum(fitted, seconds)
-        errors = _errors(scaled / base[:, None], weights, residuals) / sizes
+        # From the Jacobian, after Huber: bad measurements count for the share that their weights leave them.
+        jacobian, inside = scaled / base[:, None], max(float((weights >= 1).mean()), 0.5)
+        variance = float(((weights * residuals) ** 2).sum()) / (len(residuals) - scaled.shape[1]) / inside**2
+        errors = np.sqrt(variance * np.diag(np.linalg.inv(jacobian.T @ jacobian))) / sizes
     except (np.linalg.LinAlgError, RuntimeError):  # few that are nearly alike, which rounding decides about
         raise InputError(ALIKE) from None
     return Solution(best / sizes, errors, fitted / seconds - 1, spread)
@@ -110,15 +113,6 @@ def distinct(columns: Floats) -> bool:
         if not bool(((sizes > TINY) & (sizes < 1 / TINY)).all()):
             return False
         return bool(np.linalg.cond(columns / sizes) <= MOST_CONDITION)
-
-
-def _errors(scaled: Floats, weights: Floats, residuals: Floats) -> Floats:
-    """From the Jacobian, after Huber: bad measurements count for the share that their weights leave them."""
-    free = len(residuals) - scaled.shape[1]
-    inside = max(float((weights >= 1).mean()), 0.5)
-    variance = float(((weights * residuals) ** 2).sum()) / free / inside**2
-    errors: Floats = np.sqrt(variance * np.diag(np.linalg.inv(scaled.T @ scaled)))
-    return errors
 
 
 def jitter(groups: Floats, seconds: Floats) -> float:

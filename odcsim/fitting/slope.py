@@ -28,20 +28,20 @@ class Slope:
 
     def at(self, tokens: Floats) -> Floats:
         """Seconds of steps of so many tokens: by the line, as far as it is told, and never less than nothing."""
-        whole = self.seconds / self.tokens
-        rise = min(self.rise, whole) if self.off < 1 else whole
-        found: Floats = max(self.seconds - rise * self.tokens, 0.0) + rise * tokens
-        return found
+        mean = self.seconds / self.tokens
+        rise = min(self.rise, mean) if self.off < 1 else mean
+        seconds: Floats = max(self.seconds - rise * self.tokens, 0.0) + rise * tokens
+        return seconds
 
 
 def slope(seconds: Floats, tokens: Floats) -> Slope:
-    mean, held = float(seconds.mean()), float(tokens.mean())
-    spread = float(((tokens - held) ** 2).sum())
-    if len(seconds) < 3 or spread <= (EXACT * held) ** 2 * len(seconds):
-        return Slope(mean, held, 0.0, math.inf)
-    rise = float(((tokens - held) * (seconds - mean)).sum()) / spread
-    left = seconds - mean - rise * (tokens - held)
-    return Slope(mean, held, rise, math.sqrt(float((left**2).sum()) / (len(seconds) - 2) / spread))
+    mean, middle = float(seconds.mean()), float(tokens.mean())
+    spread = float(((tokens - middle) ** 2).sum())
+    if len(seconds) < 3 or spread <= (EXACT * middle) ** 2 * len(seconds):
+        return Slope(mean, middle, 0.0, math.inf)
+    rise = float(((tokens - middle) * (seconds - mean)).sum()) / spread
+    left = seconds - mean - rise * (tokens - middle)
+    return Slope(mean, middle, rise, math.sqrt(float((left**2).sum()) / (len(seconds) - 2) / spread))
 
 
 def apart(measured: Slope, said: Slope, steps: int) -> tuple[float, float] | None:

@@ -4,6 +4,9 @@ Cores of one machine can differ for longer than a step takes and for shorter tha
 and yet whoever waits for the slowest device pays for it. So it is read off repeats of the same work: how much less they
 differ on one device within moments than on two devices. A device that is slow throughout does not swing: that is told
 apart first.
+
+A whole machine drifts, too, over minutes. Whoever runs later meets another spell than those that were measured, and
+what spells of measuring differ by, each over the fit of all, says how far that one may be off.
 """
 
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ from itertools import groupby
 import numpy as np
 
 from odcsim.measurements import Compute
-from odcsim.timeline import Floats
+from odcsim.timeline import Floats, Ints
 
 LEAST_PAIRS = 100  # of one device, and of two
 MOST = np.log(2.0)  # an interruption counts as a doubling at most
@@ -26,6 +29,8 @@ POLISHED = 1e-3  # less than this is left of a factor when polishing ends
 LEAST_MINIBATCHES = 16  # that all devices ran, to call one slow
 LEAST_SPELLS = 6.0  # that a minibatch may fall into: fewer are as good as two
 ALIKE = 0.02  # a device that is this near to the mean of all is like the others ...
+FEWEST = 3  # spells of a drift: the scatter of two hardly says anything
+LEVEL = 0.95  # of the upper end: 90 % lie between two such ends
 CHANCE = 0.01  # ... and so is one that is no further off than some device is this often where all are alike
 
 
@@ -37,9 +42,27 @@ class Swing:
     spell: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Standard deviation of the speed from one spell to the next (of logarithms), and of how many spells."""
+
+    size: float = 0.0
+    spells: int = 0
+
+    @property
+    def reach(self) -> float:
+        """How far another spell may be from the mean of these: 90 %, as a logarithm."""
+        from scipy.special import stdtrit
+
+        if self.spells < FEWEST:
+            return 0.0
+        return float(stdtrit(self.spells - 1, LEVEL)) * self.size * float(np.sqrt(1 + 1 / self.spells))
+
+
 def swing(rows: Sequence[Compute]) -> Swing:
     """From rows that say when and on which device they were; nothing where too few do, or where nothing swings."""
-    timed = _again(_timed(rows))
+    timed = _timed(rows)  # what was done once is late by nothing, whatever it took
+    timed = [timed[place] for alike in _works(timed) if len(alike) > 1 for place in alike]
     usual = slow(timed) or (1.0,) * _devices(timed)
     logs = np.log([row.seconds / usual[row.device] for row in timed])
     for alike in _works(timed):
@@ -49,7 +72,7 @@ def swing(rows: Sequence[Compute]) -> Swing:
     near = lags < np.inf
     if min(near.sum(), (~near).sum()) < LEAST_PAIRS:
         return Swing()
-    return _fitted(lags, halves)
+    return _variogram(lags, halves)
 
 
 def slow(rows: Sequence[Compute]) -> tuple[float, ...]:
@@ -58,7 +81,8 @@ def slow(rows: Sequence[Compute]) -> tuple[float, ...]:
     timed = _timed(rows)
     if (devices := _devices(timed)) < 2:
         return ()
-    timed = _shared(timed)
+    shared = (alike for alike in _works(timed) if len({timed[place].device for place in alike}) > 1)
+    timed = [timed[place] for alike in shared for place in alike]  # a device's own says nothing of how it compares
     late, factors = _polished(timed, devices)
     numbers, places = np.unique([row.minibatch for row in timed], return_inverse=True)
     owners = np.array([row.device for row in timed], dtype=int)
@@ -116,17 +140,6 @@ def _works(rows: Sequence[Compute]) -> list[list[int]]:
     return [*groups.values()]
 
 
-def _again(rows: Sequence[Compute]) -> list[Compute]:
-    """Work that was done again: what was done once is late by nothing, whatever it took."""
-    return [rows[place] for alike in _works(rows) if len(alike) > 1 for place in alike]
-
-
-def _shared(rows: Sequence[Compute]) -> list[Compute]:
-    """Work that several devices had: a device's own says nothing of how it compares."""
-    every = _works(rows)
-    return [rows[place] for alike in every if len({rows[i].device for i in alike}) > 1 for place in alike]
-
-
 def _polished(rows: Sequence[Compute], devices: int) -> tuple[Floats, Floats]:
     """How many times as long as usual for its work and its device each call took, and as the others each device does
     (logarithms). By Tukey's median polish, so that no device needs to have had all the work."""
@@ -155,7 +168,7 @@ def _pairs(moments: Sequence[tuple[int, int, float, float]]) -> tuple[Floats, Fl
     return np.concatenate(lags), np.concatenate(halves)
 
 
-def _fitted(lags: Floats, halves: Floats) -> Swing:
+def _variogram(lags: Floats, halves: Floats) -> Swing:
     """A variogram: what two calls at one moment differ by, and more the longer ago, until they know nothing of each
     other."""
     from scipy.optimize import nnls
@@ -173,3 +186,14 @@ def _fitted(lags: Floats, halves: Floats) -> Swing:
         if miss < best[0]:
             best = miss, Swing(float(np.sqrt(variance)), float(spell))
     return best[1] if best[1].size > LEAST else Swing()
+
+
+def drift(spells: Sequence[int] | Ints, seconds: Floats, fitted: Floats) -> Drift:
+    """Of calls whose spell is known (from 1), what they took and what a fit says of them."""
+    spell = np.asarray(spells)
+    known = spell > 0
+    numbers, places = np.unique(spell[known], return_inverse=True)
+    if len(numbers) < FEWEST:
+        return Drift()
+    took, said = (np.bincount(places, of[known]) for of in (seconds, fitted))
+    return Drift(float(np.log(took / said).std(ddof=1)), len(numbers))

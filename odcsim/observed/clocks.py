@@ -26,7 +26,7 @@ class Matched:
     lonely: int = 0  # calls that no other rank's belongs to, though others were seen
 
 
-def matched(traces: Mapping[int, OwnTrace], steps: Sequence[int]) -> Matched:
+def match(traces: Mapping[int, OwnTrace], steps: Sequence[int]) -> Matched:
     """By group and number in it, where torch notes them; else by kind, size and order in the step, where all ranks
     have as many."""
     meetings: dict[Key, dict[int, int]] = defaultdict(dict)
@@ -35,9 +35,9 @@ def matched(traces: Mapping[int, OwnTrace], steps: Sequence[int]) -> Matched:
         for step in trace.steps:
             for place in step.calls.tolist() if step.number in steps else ():
                 call = trace.calls[place]
-                told = call.sequence >= 0 and call.group
-                key: Key = (call.group, call.sequence) if told else (step.number, call.bytes, call.ranks)
-                key = (bool(told), call.kind, *key)
+                numbered = call.sequence >= 0 and call.group
+                key: Key = (call.group, call.sequence) if numbered else (step.number, call.bytes, call.ranks)
+                key = (bool(numbered), call.kind, *key)
                 number = counts[key].setdefault(rank, 0)
                 counts[key][rank] += 1
                 meetings[*key, number][rank] = place
@@ -50,7 +50,7 @@ def matched(traces: Mapping[int, OwnTrace], steps: Sequence[int]) -> Matched:
     return Matched(meetings)
 
 
-def parted(traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, float]) -> Matched:
+def rematch(traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, float]) -> Matched:
     """Where a trace has lost some, order misleads: those that one rank left before another came are matched anew, by
     when they were done."""
     meetings, lonely = dict[Key, Mapping[int, int]](), dict[Key, list[tuple[float, int, int]]]()
@@ -64,7 +64,13 @@ def parted(traces: Mapping[int, OwnTrace], met: Matched, ahead: Mapping[int, flo
         else:
             meetings[key] = calls
     for like, ends in lonely.items():
-        meetings |= {(*like, "by end", i): calls for i, calls in enumerate(_by_end(sorted(ends)))}
+        groups, last = list[dict[int, int]](), -np.inf
+        for end, rank, place in sorted(ends):
+            if end - last > NEAR or rank in groups[-1]:
+                groups.append({})
+            groups[-1][rank] = place
+            last = end
+        meetings |= {(*like, "by end", i): calls for i, calls in enumerate(groups)}
     alone = sum(len(calls) == 1 for calls in meetings.values()) if len(traces) > 1 else 0
     return Matched(meetings, {pair: key for key, calls in meetings.items() for pair in calls.items()}, alone)
 
@@ -90,30 +96,19 @@ def strangers(
     return None
 
 
-def _by_end(ends: Sequence[tuple[float, int, int]]) -> list[dict[int, int]]:
-    found: list[dict[int, int]] = []
-    last = -np.inf
-    for end, rank, place in ends:
-        if end - last > NEAR or rank in found[-1]:
-            found.append({})
-        found[-1][rank] = place
-        last = end
-    return found
-
-
 def offsets(traces: Mapping[int, OwnTrace], met: Matched) -> tuple[dict[int, float], tuple[int, ...]]:
     """Microseconds to add to each rank's clock, and the ranks that met nobody whose clock is known."""
     first = min(traces)
-    found = {r: (t.base - traces[first].base) / 1e3 for r, t in traces.items()}
+    ahead = {r: (t.base - traces[first].base) / 1e3 for r, t in traces.items()}
     known, left = {first}, set(traces) - {first}
-    while left and (shared := _shared(traces, met, found, known, left)):
+    while left and (shared := _shared(traces, met, ahead, known, left)):
         machines = {traces[r].machine for r in known}
         for rank, meetings in shared.items():
             machine = traces[rank].machine
-            found[rank] += _offset(np.array(meetings), machine in machines and machine != "")
+            ahead[rank] += _offset(np.array(meetings), machine in machines and machine != "")
         known |= shared.keys()
         left -= shared.keys()
-    return found, tuple(sorted(left))
+    return ahead, tuple(sorted(left))
 
 
 def _shared(
@@ -121,7 +116,7 @@ def _shared(
 ) -> dict[int, list[tuple[float, float, float]]]:
     """Of each meeting with those whose clocks are known: by how much they ended later than the rank, and the least and
     the most that its clock may be moved so that nobody left before all came."""
-    found: dict[int, list[tuple[float, float, float]]] = {}
+    shared: dict[int, list[tuple[float, float, float]]] = {}
     for calls in met.meetings.values():
         others = [(traces[r].calls[place], ahead[r]) for r, place in calls.items() if r in known]
         if not others or len(others) == len(calls):
@@ -132,8 +127,8 @@ def _shared(
             own, shift = traces[rank].calls[calls[rank]], ahead[rank]
             least, most = last - own.done - shift, soonest - own.came - shift
             bounds = (least, most) if own.kind in TOGETHER else (-np.inf, np.inf)
-            found.setdefault(rank, []).append((mean - own.done - shift, *bounds))
-    return found
+            shared.setdefault(rank, []).append((mean - own.done - shift, *bounds))
+    return shared
 
 
 def _offset(shared: Floats, together: bool) -> float:

@@ -3,6 +3,7 @@
 Of an event a row of numbers is kept, so that a trace of a few hundred megabytes takes a few tens.
 """
 
+import math
 import re
 from array import array
 from collections.abc import Callable
@@ -13,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.fitting.events import ABOUT, OPTIMIZER, STEP, read_batches, timed
-from odcsim.fitting.nccl import NotedCall, is_collective, noted
-from odcsim.observed.shapes import MANY, Embedded, each, elements, is_shape, looked_up
+from odcsim.fitting.events import ABOUT, OPTIMIZER, STEP, NotedCall, is_collective, noted, read_batches, timed
 from odcsim.support import budget
 from odcsim.timeline import Floats, Ints
 
+MANY = 2**62
 BASE, HOST_NAME = "baseTimeNanoseconds", "host_name"
 WHOLE = (ABOUT, BASE, HOST_NAME)
 ROW = 64  # bytes of an event that is kept
@@ -30,6 +30,16 @@ UNIT = re.compile(r"FSDP::all_gather \((.{1,200})\)")
 NESTING = "autograd::engine::evaluate_function"
 FED = "aten::linear"
 EMBEDDINGS = ("aten::embedding", "aten::embedding_bag")
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A look-up of tokens: when, in a table of how many rows, how many samples of how many tokens."""
+
+    at: float
+    rows: int
+    samples: int
+    tokens: int
 
 
 class SpanRows:
@@ -103,32 +113,31 @@ class RankEvents:
 
 
 def read_events(path: Path | str) -> RankEvents:
-    found = RankEvents(Path(path))
-    takers = {category: taker(found) for category, taker in _TAKERS.items()}
+    trace = RankEvents(Path(path))
 
     def take(events: list[dict[str, Any]]) -> None:
         for event in events:
             category = event.get("cat")
-            taker = takers.get(category) if type(category) is str else None
+            taker = TAKERS.get(category) if type(category) is str else None
             if taker is not None:
-                taker(event)
-        budget.check(ROW * len(found), f"{len(found):,} events", path)
+                taker(event, trace)
+        budget.check(ROW * len(trace), f"{len(trace):,} events", path)
 
-    found.about = read_batches(found.path, take, WHOLE)
-    found.embedded.sort(key=lambda looked: looked.at)
-    return found
+    trace.about = read_batches(trace.path, take, WHOLE)
+    trace.embedded.sort(key=lambda looked: looked.at)
+    return trace
 
 
 def _span(event: dict[str, Any], path: Path) -> tuple[float, float]:
     if timed(event):
         begin = float(event["ts"])
         return begin, begin + float(event["dur"])
-    told = ", ".join(f"{clock} {event.get(clock)!r:.40}" for clock in ("ts", "dur"))
-    problem = f"event {str(event.get('name'))[:60]!r} has {told}"
+    times = ", ".join(f"{clock} {event.get(clock)!r:.40}" for clock in ("ts", "dur"))
+    problem = f"event {str(event.get('name'))[:60]!r} has {times}"
     raise InputError(problem, where=str(path), fix="expected microseconds from 0: record the trace again")
 
 
-def _whole(value: Any) -> int:
+def _number(value: Any) -> int:
     return value if type(value) is int and 0 <= value < MANY else -1
 
 
@@ -137,134 +146,130 @@ def _args(event: dict[str, Any]) -> dict[str, Any]:
     return args if type(args) is dict else {}
 
 
-def _thread(event: dict[str, Any], found: RankEvents) -> int:
-    return found.threads.number(f"{event.get('pid')} {event.get('tid')}")
+def _thread(event: dict[str, Any], trace: RankEvents) -> int:
+    return trace.threads.number(f"{event.get('pid')} {event.get('tid')}")
 
 
-_Taker = Callable[[dict[str, Any]], None]
+def _kernel(event: dict[str, Any], trace: RankEvents) -> None:
+    begin, end = _span(event, trace.path)
+    args, name = _args(event), str(event.get("name", ""))
+    correlation = _number(args.get("correlation"))
+    if type(pid := event.get("pid")) is int:
+        trace.pids.add(pid)
+    if is_collective(name):
+        trace.collectives.add(begin, end, correlation, len(trace.notes))
+        trace.notes.append(noted(args, name))
+    else:
+        number = trace.names.number(f"{name} {args.get('grid')} {args.get('block')}")
+        trace.kernels.add(begin, end, correlation, number)
 
 
-def _kernels(found: RankEvents) -> _Taker:
-    number = found.names.number
-
-    def take(event: dict[str, Any]) -> None:
-        begin, end = _span(event, found.path)
-        args, name = _args(event), str(event.get("name", ""))
-        correlation = _whole(args.get("correlation"))
-        if type(pid := event.get("pid")) is int:
-            found.pids.add(pid)
-        if is_collective(name):
-            found.collectives.add(begin, end, correlation, len(found.notes))
-            found.notes.append(noted(args, name))
-        else:
-            found.kernels.add(begin, end, correlation, number(f"{name} {args.get('grid')} {args.get('block')}"))
-
-    return take
+def _move(event: dict[str, Any], trace: RankEvents) -> None:
+    args = _args(event)
+    trace.moves.add(*_span(event, trace.path), _number(args.get("correlation")), _number(args.get("bytes")))
 
 
-def _moves(found: RankEvents) -> _Taker:
-    def take(event: dict[str, Any]) -> None:
-        begin, end = _span(event, found.path)
+def _launch(event: dict[str, Any], trace: RankEvents) -> None:
+    if (correlation := _number(_args(event).get("correlation"))) >= 0:
+        trace.launches.add(*_span(event, trace.path), correlation)
+
+
+def _mark(event: dict[str, Any], trace: RankEvents) -> None:
+    name = str(event.get("name", ""))
+    begin, end = _span(event, trace.path)
+    if name.startswith("gloo:"):
         args = _args(event)
-        found.moves.add(begin, end, _whole(args.get("correlation")), _whole(args.get("bytes")))
-
-    return take
-
-
-def _launches(found: RankEvents) -> _Taker:
-    def take(event: dict[str, Any]) -> None:
-        if (correlation := _whole(_args(event).get("correlation"))) >= 0:
-            found.launches.add(*_span(event, found.path), correlation)
-
-    return take
-
-
-def _marks(found: RankEvents) -> _Taker:
-    def take(event: dict[str, Any]) -> None:
-        name = str(event.get("name", ""))
-        begin, end = _span(event, found.path)
-        if name.startswith("gloo:"):
-            args = _args(event)
-            types = args.get("Input type")
-            dtype = str(types[0])[:20] if type(types) is list and types else ""
-            found.gloo.append((name, begin, end, elements(args.get("Input Dims")), dtype))
-            return
-        thread = _thread(event, found)
-        if name.startswith(STEP):
-            found.steps.append((name, begin, end, thread))
-        elif name.startswith(OPTIMIZER):
-            found.updates.append((begin, end))
-        elif name.startswith("nccl:"):
-            found.spoken.append((begin, end, name))
-        elif LOADS.search(name):
-            found.loading.add(begin, end, thread)
-        elif COLLECTS.search(name):
-            found.collecting.add(begin, end, thread)
-        elif name in OUTERMOST:
-            found.roots.setdefault(name, []).append((begin, end))
-        elif unit := UNIT.fullmatch(name):
-            found.units.add(unit[1])
-        found.operators.add(begin, end, thread, -1)
-
-    return take
+        types = args.get("Input type")
+        dtype = str(types[0])[:20] if type(types) is list and types else ""
+        trace.gloo.append((name, begin, end, elements(args.get("Input Dims")), dtype))
+        return
+    thread = _thread(event, trace)
+    if name.startswith(STEP):
+        trace.steps.append((name, begin, end, thread))
+    elif name.startswith(OPTIMIZER):
+        trace.updates.append((begin, end))
+    elif name.startswith("nccl:"):
+        trace.spoken.append((begin, end, name))
+    elif LOADS.search(name):
+        trace.loading.add(begin, end, thread)
+    elif COLLECTS.search(name):
+        trace.collecting.add(begin, end, thread)
+    elif name in OUTERMOST:
+        trace.roots.setdefault(name, []).append((begin, end))
+    elif unit := UNIT.fullmatch(name):
+        trace.units.add(unit[1])
+    trace.operators.add(begin, end, thread, -1)
 
 
-def _device_marks(found: RankEvents) -> _Taker:
-    def take(event: dict[str, Any]) -> None:
-        name = str(event.get("name", ""))
-        if name.startswith(STEP):
-            found.device_steps.append((name, *_span(event, found.path), 0))
-        elif name.startswith(OPTIMIZER):
-            found.device_updates.append(_span(event, found.path))
-
-    return take
+def _device_mark(event: dict[str, Any], trace: RankEvents) -> None:
+    name = str(event.get("name", ""))
+    if name.startswith(STEP):
+        trace.device_steps.append((name, *_span(event, trace.path), 0))
+    elif name.startswith(OPTIMIZER):
+        trace.device_updates.append(_span(event, trace.path))
 
 
-def _operators(found: RankEvents) -> _Taker:
-    number = found.names.number
-
-    def take(event: dict[str, Any]) -> None:
-        name, args = str(event.get("name", "")), _args(event)
-        begin, end = _span(event, found.path)
-        thread, dims = _thread(event, found), args.get("Input Dims")
-        if name.startswith(NESTING):
-            found.backward.add(begin, end, thread)
-        elif name.startswith(("c10d::", "_c10d_functional::")):
-            found.calls.append((name, begin, end, each(dims)))
-        elif "::" in name and name != "record_param_comms":
-            if name == FED and type(dims) is list and dims and is_shape(dims[0]):
-                found.fed.add(begin, end, *(dims[0][:2] if len(dims[0]) == 3 else (0, 0)))
-            if name in EMBEDDINGS and (looked := looked_up(begin, dims)) is not None:
-                found.embedded.append(looked)
-            found.operators.add(begin, end, thread, number(f"{name} {dims}"))
-            return
-        found.operators.add(begin, end, thread, -1)
-
-    return take
+def _operator(event: dict[str, Any], trace: RankEvents) -> None:
+    name, args = str(event.get("name", "")), _args(event)
+    begin, end = _span(event, trace.path)
+    thread, dims, number = _thread(event, trace), args.get("Input Dims"), -1
+    if name.startswith(NESTING):
+        trace.backward.add(begin, end, thread)
+    elif name.startswith(("c10d::", "_c10d_functional::")):
+        trace.calls.append((name, begin, end, each(dims)))
+    elif "::" in name and name != "record_param_comms":
+        if name == FED and type(dims) is list and dims and is_shape(dims[0]):
+            trace.fed.add(begin, end, *(dims[0][:2] if len(dims[0]) == 3 else (0, 0)))
+        if name in EMBEDDINGS and (looked := looked_up(begin, dims)) is not None:
+            trace.embedded.append(looked)
+        number = trace.names.number(f"{name} {dims}")
+    trace.operators.add(begin, end, thread, number)
 
 
-def _functions(found: RankEvents) -> _Taker:
+def _function(event: dict[str, Any], trace: RankEvents) -> None:
     """Of Python, where stacks were recorded."""
-
-    def take(event: dict[str, Any]) -> None:
-        found.stacks, name = True, str(event.get("name", ""))
-        if "dataloader.py" in name and "__next__" in name:
-            found.loading.add(*_span(event, found.path), _thread(event, found))
-        elif COLLECTS.search(name):
-            found.collecting.add(*_span(event, found.path), _thread(event, found))
-
-    return take
+    trace.stacks, name = True, str(event.get("name", ""))
+    if "dataloader.py" in name and "__next__" in name:
+        trace.loading.add(*_span(event, trace.path), _thread(event, trace))
+    elif COLLECTS.search(name):
+        trace.collecting.add(*_span(event, trace.path), _thread(event, trace))
 
 
-_TAKERS: dict[str, Callable[[RankEvents], _Taker]] = {
-    "kernel": _kernels,
-    "gpu_memcpy": _moves,
-    "gpu_memset": _moves,
-    "cuda_runtime": _launches,
-    "cuda_driver": _launches,
-    "hip_runtime": _launches,
-    "user_annotation": _marks,
-    "gpu_user_annotation": _device_marks,
-    "cpu_op": _operators,
-    "python_function": _functions,
+TAKERS: dict[str, Callable[[dict[str, Any], RankEvents], None]] = {  # by category
+    "kernel": _kernel,
+    "gpu_memcpy": _move,
+    "gpu_memset": _move,
+    "cuda_runtime": _launch,
+    "cuda_driver": _launch,
+    "hip_runtime": _launch,
+    "user_annotation": _mark,
+    "gpu_user_annotation": _device_mark,
+    "cpu_op": _operator,
+    "python_function": _function,
 }
+
+
+def looked_up(at: float, dims: Any) -> Embedded | None:
+    """Of the shapes of an embedding's table and of what is looked up in it."""
+    if type(dims) is not list or len(dims) < 2 or not all(is_shape(shape) for shape in dims[:2]):
+        return None
+    *samples, tokens = dims[1]
+    return Embedded(at, dims[0][0], min(math.prod(samples), MANY), tokens)
+
+
+def is_shape(dims: Any) -> bool:
+    return type(dims) is list and 0 < len(dims) < 9 and all(type(n) is int and 0 < n < 2**40 for n in dims)
+
+
+def each(dims: Any) -> tuple[int, ...]:
+    """Elements of each argument that has any."""
+    return tuple(n for one in dims[:9] if (n := elements([one]))) if type(dims) is list else ()
+
+
+def elements(dims: Any, deep: int = 3) -> int:
+    """Of one argument or of a list of tensors."""
+    if type(dims) is not list or not deep:
+        return 0
+    if is_shape(dims):
+        return min(math.prod(dims), MANY)
+    return min(sum(elements(one, deep - 1) for one in dims[:10_000]), MANY)

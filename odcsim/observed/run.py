@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+import numpy as np
+
 from odcsim.measurements import Transfer
 from odcsim.timeline import Floats, Ints
 
@@ -108,3 +110,30 @@ class SeenRun:
     trainer: str = ""  # whose run it is, where a file says it
     rests: str = "lengths"  # what a microbatch holds is known by: lengths | tokens | seconds
     lacks: tuple[str, ...] = ()  # what these files do not tell, in words
+
+
+def track_of(
+    rank: int,
+    begin: Floats,
+    end: Floats,
+    kinds: Ints,
+    meetings: Ints,
+    microbatches: Ints,
+    span: tuple[float, float],
+    untold: Doing = Doing.HOST,
+) -> Track:
+    """What a rank did in a step that lasted for `span`. Where nothing is told, it did `untold`: the host is late."""
+    edges = np.unique(np.r_[begin, end, span])
+    owners = np.full(len(edges) - 1, NO)
+    low, high = np.searchsorted(edges, begin), np.searchsorted(edges, end)
+    for i in np.lexsort((begin, -kinds)).tolist():  # the first of kinds is written last
+        owners[low[i] : high[i]] = i
+    new = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
+    owners, edges = owners[new], np.r_[edges[new], edges[-1]]
+    does = np.r_[kinds, untold][owners]  # the last stands for no owner
+    worked = np.flatnonzero(owners != NO)
+    if len(worked):
+        does[: worked[0]] = does[worked[-1] + 1 :] = Doing.EDGE
+    else:
+        does[:] = Doing.EDGE
+    return Track(rank, does, edges, np.r_[meetings, NO][owners], np.r_[microbatches, NO][owners])

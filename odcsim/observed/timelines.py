@@ -39,7 +39,15 @@ def run_of(timeline: Timeline, file: ScheduleFile) -> SeenRun:
             where="schedules",
             fix="give the schedule file that was run",
         )
-    begins = _begins(timeline)
+    spans = np.zeros(len(timeline.samples))
+    for block in timeline.blocks:
+        spans[block.minibatches] = _ends(block)
+    begins = np.cumsum(spans) - spans  # minibatches follow each other
+    updates = list[float]()  # the longest of each minibatch
+    for block in timeline.blocks:
+        for i, step in enumerate(block.program.steps):
+            if step.kind == "optimizer":
+                updates += block.seconds(i).max(axis=1).tolist()
     steps = {step.number: step for block in timeline.blocks for step in _steps(block, file.schedules, begins)}
     return SeenRun(
         source=f"{_EXECUTORS[about.executor]} on {about.devices} devices",
@@ -48,29 +56,13 @@ def run_of(timeline: Timeline, file: ScheduleFile) -> SeenRun:
         steps=tuple(steps[number] for number in sorted(steps)),
         sync=about.recipe.sync,
         layers=max((block.program.layers for block in timeline.blocks), default=0),
-        updates=tuple(_updates(timeline)),
+        updates=tuple(updates),
     )
-
-
-def _begins(timeline: Timeline) -> Floats:
-    """When each minibatch begins: they follow each other."""
-    spans = np.zeros(len(timeline.samples))
-    for block in timeline.blocks:
-        spans[block.minibatches] = _ends(block)
-    return np.cumsum(spans) - spans
 
 
 def _ends(block: Block) -> Floats:
     ends: Floats = block.had.max(axis=(0, 2), initial=0.0)
     return ends
-
-
-def _updates(timeline: Timeline) -> Iterator[float]:
-    """The longest of each minibatch."""
-    for block in timeline.blocks:
-        for i, step in enumerate(block.program.steps):
-            if step.kind == "optimizer":
-                yield from block.seconds(i).max(axis=1).tolist()
 
 
 def _steps(block: Block, schedules: Sequence[Schedule], begins: Floats) -> Iterator[RanStep]:
@@ -81,22 +73,22 @@ def _steps(block: Block, schedules: Sequence[Schedule], begins: Floats) -> Itera
         part = slice(first, first + stride)
         cut = _cut(block, part, ends[part])
         for place in range(first, min(first + stride, len(block.minibatches))):
-            number = int(block.minibatches[place])
-            yield RanStep(
-                number,
-                float(ends[place]),
-                tuple(_held(ran[place], computed[:, place], walls[:, place])),
-                tuple(cut.track(place - first, device, begins[number]) for device in range(block.counts.shape[1])),
-                tuple(_meetings(block, place, begins[number])),
-            )
+            number, devices = int(block.minibatches[place]), block.counts.shape[1]
+            begin, meetings = begins[number], list[Met]()
+            for i in _met(block.program):
+                came = dict(enumerate((block.asked[i, place] + begin).tolist()))
+                done = float(block.had[i, place].max() + begin)
+                meetings.append(Met(_CALLED[block.program.steps[i].kind], 0, devices, came, done))
+            tracks = tuple(cut.track(place - first, device, begin) for device in range(devices))
+            microbatches = tuple(_contents(ran[place], computed[:, place], walls[:, place]))
+            yield RanStep(number, float(ends[place]), microbatches, tracks, tuple(meetings))
 
 
-def _held(schedule: Schedule, computed: Floats, walls: Floats) -> Iterator[RanMicrobatch]:
+def _contents(schedule: Schedule, computed: Floats, walls: Floats) -> Iterator[RanMicrobatch]:
     for rank, of in enumerate(schedule.devices):
         for m, samples in enumerate(of):
-            lengths = tuple(schedule.lengths[i] for i in samples)
-            seconds, wall = float(computed[m, rank]), float(walls[m, rank])
-            yield RanMicrobatch(rank, m, seconds, wall, lengths, schedule.tokens(samples))
+            lengths, tokens = tuple(schedule.lengths[i] for i in samples), schedule.tokens(samples)
+            yield RanMicrobatch(rank, m, float(computed[m, rank]), float(walls[m, rank]), lengths, tokens)
 
 
 def _microbatches(block: Block) -> tuple[Floats, Floats]:
@@ -110,13 +102,6 @@ def _microbatches(block: Block) -> tuple[Floats, Floats]:
             first[m] = np.minimum(first[m], block.asked[i])
             last[m] = np.maximum(last[m], block.had[i])
     return computed, last - first
-
-
-def _meetings(block: Block, place: int, begin: float) -> Iterator[Met]:
-    devices = block.counts.shape[1]
-    for i in _met(block.program):
-        came = dict(enumerate((block.asked[i, place] + begin).tolist()))
-        yield Met(_CALLED[block.program.steps[i].kind], 0, devices, came, float(block.had[i, place].max() + begin))
 
 
 def _met(program: Program) -> list[int]:
@@ -143,84 +128,51 @@ class _CutTracks(NamedTuple):
 
 
 def _cut(block: Block, part: slice, ends: Floats) -> _CutTracks:
-    """The compute lane from the minibatch's begin to its end, without a hole."""
+    """The compute lane from the minibatch's begin to its end, without a hole. What moves has a gap first, gathers
+    before pushes, then waiting, then nothing."""
     program, asked, had = block.program, block.asked[:, part], block.had[:, part]
-    counts = block.counts[part]
-    pieces = _Cutting(np.zeros(counts.shape))
-    moving = _Gaps(program, asked, had, counts, {i: number for number, i in enumerate(_met(program))})
+    counts, meetings = block.counts[part], {i: number for number, i in enumerate(_met(program))}
+    edges, kinds, mets, microbatches = [np.zeros(counts.shape)], list[Ints](), list[Ints](), list[int]()
+
+    def add(end: Moments, kind: Ints | int, meeting: Ints | int, microbatch: int) -> None:
+        edges.append(end)
+        kinds.append(np.broadcast_to(np.asarray(kind, dtype=np.int64), end.shape))
+        mets.append(np.broadcast_to(np.asarray(meeting, dtype=np.int64), end.shape))
+        microbatches.append(microbatch)
+
     before = np.zeros(counts.shape, dtype=bool)  # has begun to work
     waiting: list[int] = []  # what a step that some did not run would have waited for, the next one has
     for i, gap in enumerate(gaps(program)):
         step = program.steps[i]
         if step.lane != COMPUTE:
             continue
-        runs = step.microbatch < counts
+        runs, start = step.microbatch < counts, edges[-1]
         waiting += [t for t in gap.transfers if t not in waiting]
-        end = np.where(runs, np.maximum(asked[i], pieces.now), pieces.now)
-        moving.split(pieces, waiting, end, np.where(before, Doing.HOST, Doing.EDGE), step.microbatch)
-        own = moving.number.get(i, NO)
-        pieces.add(np.where(runs, np.maximum(had[i], end), end), _DOES[step.kind], own, step.microbatch)
+        end = np.where(runs, np.maximum(asked[i], start), start)
+        if (end > start).any():
+            spans: list[tuple[int, Moments, Moments, Doing, int]] = []  # rank, when, what that is called, the meeting
+            for t in waiting:
+                move = program.steps[t]
+                moves = move.microbatch < counts
+                low, high = (np.clip(np.where(moves, times[t], start), start, end) for times in (asked, had))
+                does = Doing.TRANSFER
+                if move.meets:
+                    last = np.broadcast_to(asked[t].max(axis=1, keepdims=True), low.shape)
+                    came, low, does = low, np.clip(last, low, high), Doing.MEETING
+                    spans.append((2, came, low, does, meetings[t]))
+                spans.append((0 if move.kind == "gather" else 1, low, high, does, meetings.get(t, NO)))
+            spans.sort(key=lambda span: -span[0])
+            idle = np.where(before, Doing.HOST, Doing.EDGE)
+            for until in np.sort(np.stack([end, *(times for span in spans for times in span[1:3])]), axis=0):
+                middle = (edges[-1] + until) / 2
+                kind, meeting = idle, np.full(end.shape, NO)
+                for _, low, high, does, number in spans:  # the last that covers it is the first in rank
+                    covers = (low <= middle) & (middle <= high)
+                    kind, meeting = np.where(covers, does, kind), np.where(covers, number, meeting)
+                add(until, kind, meeting, step.microbatch)
+        own = meetings.get(i, NO)
+        add(np.where(runs, np.maximum(had[i], end), end), _DOES[step.kind], own, step.microbatch)
         before |= runs
         waiting = [] if runs.all() else [t for t in waiting if program.steps[t].microbatch != step.microbatch]
-    pieces.add(np.maximum(ends[:, None], pieces.now), Doing.EDGE, NO, NO)
-    return pieces.whole()
-
-
-class _Cutting:
-    """Appends pieces, each from where the one before it ended."""
-
-    def __init__(self, begin: Moments) -> None:
-        self.edges, self.now = [begin], begin
-        self.kinds: list[Ints] = []
-        self.meetings: list[Ints] = []
-        self.microbatches: list[int] = []
-
-    def add(self, end: Moments, kind: Ints | int, meeting: Ints | int, microbatch: int) -> None:
-        self.now = end
-        self.edges.append(end)
-        self.kinds.append(np.broadcast_to(np.asarray(kind, dtype=np.int64), end.shape))
-        self.meetings.append(np.broadcast_to(np.asarray(meeting, dtype=np.int64), end.shape))
-        self.microbatches.append(microbatch)
-
-    def whole(self) -> _CutTracks:
-        pieces = np.array(self.microbatches, dtype=np.int64)
-        return _CutTracks(np.stack(self.edges), np.stack(self.kinds), np.stack(self.meetings), pieces)
-
-
-class _Gaps(NamedTuple):
-    program: Program
-    asked: Floats
-    had: Floats
-    counts: Ints
-    number: dict[int, int]  # of each step that is a meeting
-
-    def split(self, pieces: _Cutting, transfers: list[int], end: Moments, idle: Ints, microbatch: int) -> None:
-        """The gap up to `end`: what moves has it first, gathers before pushes, then waiting, then nothing."""
-        start = pieces.now
-        if not (end > start).any():
-            return
-        spans = sorted(self._spans(transfers, start, end), key=lambda span: -span[0])
-        bounds = np.sort(np.stack([end, *(times for span in spans for times in span[1:3])]), axis=0)
-        for until in bounds:
-            middle = (pieces.now + until) / 2
-            kind, meeting = idle, np.full(end.shape, NO)
-            for _, low, high, does, number in spans:  # the last that covers it is the first in rank
-                covers = (low <= middle) & (middle <= high)
-                kind, meeting = np.where(covers, does, kind), np.where(covers, number, meeting)
-            pieces.add(until, kind, meeting, microbatch)
-
-    def _spans(
-        self, transfers: list[int], start: Moments, end: Moments
-    ) -> Iterator[tuple[int, Moments, Moments, int, int]]:
-        """Of each transfer its rank, when it waits and when it moves, what that is called, and the meeting."""
-        for t in transfers:
-            step = self.program.steps[t]
-            runs = step.microbatch < self.counts
-            low, high = (np.clip(np.where(runs, times[t], start), start, end) for times in (self.asked, self.had))
-            does, rank = Doing.TRANSFER, 0 if step.kind == "gather" else 1
-            if step.meets:
-                last = np.broadcast_to(self.asked[t].max(axis=1, keepdims=True), low.shape)
-                came, low = low, np.clip(last, low, high)
-                does = Doing.MEETING
-                yield 2, came, low, does, self.number[t]
-            yield rank, low, high, does, self.number.get(t, NO)
+    add(np.maximum(ends[:, None], edges[-1]), Doing.EDGE, NO, NO)
+    return _CutTracks(np.stack(edges), np.stack(kinds), np.stack(mets), np.array(microbatches, dtype=np.int64))

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from odcsim.fitting.events import numbered
-from odcsim.observed.done import WorkDone
-from odcsim.observed.kernels import OUTERMOST, RankEvents
-from odcsim.observed.shapes import Embedded
+from odcsim.observed.kernels import OUTERMOST, Embedded, RankEvents
+from odcsim.observed.rank_work import WorkDone
 from odcsim.observed.spans import Spans, united
 from odcsim.timeline import Floats, Ints
 
@@ -40,9 +39,13 @@ class MicrobatchWindow:
 def steps(events: RankEvents, did: WorkDone) -> tuple[Window, ...]:
     """By the profiler's own ranges; else cut by the optimizer's; else the whole trace is one."""
     ranges = _ranges(events, did)
-    launched, ended = _ends(did)
     if not ranges:
         return ()
+    # When things were launched, and by when all that was launched until then has ended.
+    launched = np.concatenate((did.launched, [c.launched for c in did.calls], did.moved))
+    order = np.argsort(launched, kind="stable")
+    ended = np.concatenate((did.end, [c.done for c in did.calls], did.moved_by))[order]
+    launched, ended = launched[order], np.maximum.accumulate(ended)
 
     def over(moment: float) -> float:
         """When the device has done what was launched before."""
@@ -73,30 +76,15 @@ def _ranges(events: RankEvents, did: WorkDone) -> list[tuple[int, float, float]]
     marks = [e.at for e in events.embedded] + [b for roots in events.roots.values() for b, _ in roots]
     starts = (*sides, did.launched, did.loading[0], np.array(marks))
     low, high = min(s.min() for s in starts if len(s)), max(s.max() for s in sides if len(s))
-    cuts = [cut for cut in _cuts(events) if low < cut < high]
-    ends = cuts or [high]
-    return [(i, float(begin), float(end)) for i, (begin, end) in enumerate(zip([low, *ends], ends, strict=False))]
-
-
-def _cuts(events: RankEvents) -> list[float]:
-    """Where an optimizer's step ends, and a backward follows before the next one begins."""
-    updates = sorted(events.updates or events.device_updates)
-    backward = events.backward.columns()[0]
-    cuts = []
+    # Where an optimizer's step ends, and a backward follows before the next one begins.
+    updates, backward, cuts = sorted(events.updates or events.device_updates), events.backward.columns()[0], []
     for i, (_, end) in enumerate(updates):
         following = updates[i + 1][0] if i + 1 < len(updates) else np.inf
         between = np.searchsorted(backward, following) - np.searchsorted(backward, end)
-        if between or not len(backward) or following == np.inf:
+        if low < end < high and (between or not len(backward) or following == np.inf):
             cuts.append(end)
-    return cuts
-
-
-def _ends(did: WorkDone) -> tuple[Floats, Floats]:
-    """When things were launched, and by when all that was launched until then has ended."""
-    launched = np.concatenate((did.launched, [c.launched for c in did.calls], did.moved))
-    ended = np.concatenate((did.end, [c.done for c in did.calls], did.moved_by))
-    order = np.argsort(launched, kind="stable")
-    return launched[order], np.maximum.accumulate(ended[order])
+    ends = cuts or [high]
+    return [(i, float(begin), float(end)) for i, (begin, end) in enumerate(zip([low, *ends], ends, strict=False))]
 
 
 def microbatches(events: RankEvents, did: WorkDone, window: Window) -> tuple[MicrobatchWindow, ...]:
@@ -108,14 +96,14 @@ def microbatches(events: RankEvents, did: WorkDone, window: Window) -> tuple[Mic
     here = slice(*np.searchsorted(backward, (low, high)))
     begins = _begins(events, did, (low, high), (backward[here], over[here]))
     fed = events.fed.columns()
-    found = []
+    windows = []
     for begin, end in zip(begins, [*begins[1:], high], strict=True):
         inside = slice(*np.searchsorted(backward, (begin, end)))
         ended = float(over[inside][-1]) if inside.stop > inside.start else end
         first = float(backward[inside][0]) if inside.stop > inside.start else end
-        held = _held(events.embedded, begin, first) or _fed(fed, begin, first)
-        found.append(MicrobatchWindow(begin, first, min(ended, end), *held))
-    return tuple(found)
+        tokens, samples = _looked_up(events.embedded, begin, first) or _fed(fed, begin, first)
+        windows.append(MicrobatchWindow(begin, first, min(ended, end), tokens, samples))
+    return tuple(windows)
 
 
 def _begins(events: RankEvents, did: WorkDone, step: tuple[float, float], backward: Spans) -> list[float]:
@@ -124,8 +112,11 @@ def _begins(events: RankEvents, did: WorkDone, step: tuple[float, float], backwa
         return _anew(roots, backward[0]) if len(did.stages[0]) else _passed_back(roots, backward[0])
     if looked := [e.at for e in events.embedded if low <= e.at < high]:
         return _anew(looked, backward[0])
-    if len(backward[0]):
-        return _after_backwards(events, step, backward)
+    if len(backward[0]):  # where a forward lies between two
+        at, _, _, numbers = events.operators.columns()
+        at = at[numbers >= 0]
+        gaps = np.searchsorted(at, backward[0][1:]) - np.searchsorted(at, backward[1][:-1])
+        return [low, *backward[1][:-1][gaps >= FORWARD].tolist()]
     names = [i for name, i in events.names.known.items() if any(b in name.lower() for b in BACKWARD)]
     last = np.flatnonzero(np.isin(did.names, names) & (did.launched >= low) & (did.launched < high))
     later = did.launched[last[last + 1 < len(did.launched)] + 1].tolist()
@@ -140,8 +131,14 @@ def forwards_alone(events: RankEvents, did: WorkDone, window: Window) -> int:
 
 
 def _roots(events: RankEvents, step: tuple[float, float]) -> list[float]:
+    """When those begin that lie in no other of their name; of the first name that there is."""
     for name in OUTERMOST:
-        if roots := [b for b in _outermost(events.roots.get(name, ())) if step[0] <= b < step[1]]:
+        roots, last = list[float](), -np.inf
+        for begin, end in sorted(events.roots.get(name, ())):
+            if begin >= last and step[0] <= begin < step[1]:
+                roots.append(begin)
+            last = max(last, end)
+        if roots:
             return roots
     return []
 
@@ -152,15 +149,6 @@ def _passed_back(begins: list[float], backward: Floats) -> list[float]:
     return [b for i, b in enumerate(begins) if passed[i + 1] > passed[i]] or begins
 
 
-def _outermost(spans: Sequence[tuple[float, float]]) -> list[float]:
-    begins, last = [], -np.inf
-    for begin, end in sorted(spans):
-        if begin >= last:
-            begins.append(begin)
-        last = max(last, end)
-    return begins
-
-
 def _anew(begins: Sequence[float], backward: Floats) -> list[float]:
     """Those that come after a backward, and the first."""
     if not len(backward):
@@ -169,14 +157,7 @@ def _anew(begins: Sequence[float], backward: Floats) -> list[float]:
     return [b for i, b in enumerate(begins) if i == 0 or passed[i] > passed[i - 1]]
 
 
-def _after_backwards(events: RankEvents, step: tuple[float, float], backward: Spans) -> list[float]:
-    at, _, _, names = events.operators.columns()
-    at = at[names >= 0]
-    gaps = np.searchsorted(at, backward[0][1:]) - np.searchsorted(at, backward[1][:-1])
-    return [step[0], *backward[1][:-1][gaps >= FORWARD].tolist()]
-
-
-def _held(embedded: Sequence[Embedded], begin: float, end: float) -> tuple[int, int] | None:
+def _looked_up(embedded: Sequence[Embedded], begin: float, end: float) -> tuple[int, int] | None:
     """Tokens and samples that the last look-up of the forward in the largest table had: those before it may be of
     another model's forward, and smaller tables hold places and kinds."""
     looked = [e for e in embedded if begin <= e.at < end]
@@ -191,7 +172,7 @@ def _fed(fed: tuple[Floats, Floats, Ints, Ints], begin: float, end: float) -> tu
     """Of a model that looks nothing up: what most of its linear layers were given; (0, 0) where most differ."""
     at, _, samples, tokens = fed
     here = slice(*np.searchsorted(at, (begin, end)))
-    held = Counter(zip(samples[here].tolist(), tokens[here].tolist(), strict=True)).most_common(1)
-    if not held or 2 * held[0][1] <= len(at[here]):
+    most = Counter(zip(samples[here].tolist(), tokens[here].tolist(), strict=True)).most_common(1)
+    if not most or 2 * most[0][1] <= len(at[here]):
         return 0, 0
-    return held[0][0][0] * held[0][0][1], held[0][0][0]
+    return most[0][0][0] * most[0][0][1], most[0][0][0]

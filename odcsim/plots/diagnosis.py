@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from odcsim.decide.diagnosis.computed import table_of
-from odcsim.decide.diagnosis.found import PARTS, WORK, Breakdown, Changes
-from odcsim.decide.diagnosis.inferred import tracked
+from odcsim.decide.diagnosis.microbatches import table_of
+from odcsim.decide.diagnosis.outcome import PARTS, WORK, Breakdown, Changes
+from odcsim.decide.diagnosis.tracks import infer_tracks
 from odcsim.errors import InputError
 from odcsim.observed.run import Doing, RanStep, SeenRun, Track
 from odcsim.plots import style
@@ -146,7 +146,7 @@ def worst_step(run: SeenRun, found: Breakdown) -> go.Figure:
 def worst(run: SeenRun, found: Breakdown) -> RanStep | None:
     if not any(step.tracks or step.microbatches for step in run.steps):
         return None
-    run, _ = tracked(run, table_of(run.steps))
+    run, _ = infer_tracks(run, table_of(run.steps))
     idle = [seconds for name, seconds in found.by_step.items() if name not in WORK]
     drawn = [(at, step) for at, step in enumerate(run.steps) if step.tracks and step.seconds > 0]
     shares = [sum(float(of[at]) for of in idle) / step.seconds for at, step in drawn]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from odcsim.answer import Answer, AnswerTable
 from odcsim.decide.diagnosis.asking import Diagnosis
-from odcsim.decide.diagnosis.found import PARTS, SLOW, WORK, Breakdown, Changes, LateMicrobatch, StepPart
+from odcsim.decide.diagnosis.outcome import PARTS, SLOW, WORK, Breakdown, Changes, LateMicrobatch, StepPart
 from odcsim.observed.run import SeenRun
 from odcsim.support.numbers import counted, from_to, ratio, unit
 

@@ -15,9 +15,9 @@ MEGABYTES = 300
 READ = """
 import sys, time
 from pathlib import Path
-from odcsim.observed import kineto
+from odcsim.observed import torch_traces
 began = time.perf_counter()
-run = kineto.read(sys.argv[1:])
+run = torch_traces.read(sys.argv[1:])
 seconds = time.perf_counter() - began
 peak = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1e6
 pieces = sum(len(track.kinds) for step in run.steps for track in step.tracks)

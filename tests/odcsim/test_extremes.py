@@ -15,7 +15,7 @@ from odcsim.catalog import fits, gpu, hf_config, model
 from odcsim.cli import options
 from odcsim.errors import InputError
 from odcsim.executors import des
-from odcsim.fitting import logs, robust
+from odcsim.fitting import microbatch_logs, robust
 from odcsim.profile import write
 from odcsim.reading import load
 from odcsim.support.inputs import Archive
@@ -27,7 +27,7 @@ def test_seconds_that_nobody_measured_are_refused(seconds, tmp_path):
     row = {"kind": "forward", "tokens": 1, "squares": 1, "seconds": float(seconds)}
     about = {"format": measurements.FORMAT, "version": 1, "model": "tiny", "gpu": "a100", "compute": [row]}
     (tmp_path / "m.json").write_text(json.dumps(about))
-    for read, name in ((logs.read_log, "log.csv:3"), (measurements.read, "m.json")):
+    for read, name in ((microbatch_logs.read_log, "log.csv:3"), (measurements.read, "m.json")):
         with pytest.raises(InputError) as refused:
             read(tmp_path / name.partition(":")[0])
         assert str(refused.value).startswith(f"{tmp_path / name}: ")

@@ -9,13 +9,13 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from odcsim.answer import Result
+from odcsim.decide.diagnosis.breakdown import break_down
 from odcsim.decide.diagnosis.changes import changes
-from odcsim.decide.diagnosis.found import PARTS, Breakdown, Change, Changes, StepPart
-from odcsim.decide.diagnosis.logged import logged
-from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.decide.diagnosis.log_diagnosis import diagnose_log
+from odcsim.decide.diagnosis.outcome import PARTS, Breakdown, Change, Changes, StepPart
 from odcsim.decide.words import DIAGNOSE, paths_of
 from odcsim.errors import InputError
-from odcsim.observed import files
+from odcsim.observed import run_files
 from odcsim.observed.run import SeenRun
 from odcsim.option import flag
 from odcsim.question import FIELDS, LENGTHS
@@ -124,17 +124,17 @@ def diagnosed(
         raise InputError("nothing to diagnose", fix="give traces, a log of steps, or the folder that has them")
     known = {name: value for name, value in given.items() if value is not None}
     paths = [_found(source) for source in sources]
-    told = files.sources_of(paths)
-    if told.kind == files.STEPS:
+    told = run_files.sources_of(paths)
+    if told.kind == run_files.STEPS:
         if lengths is not None:
             fix = "give the lengths that were trained on as --trace"
             raise InputError("--lengths given for a log of steps", where=sources[0], fix=fix)
-        return Diagnosis(*logged([str(path) for path in told.paths], known), tuple(sources))
+        return Diagnosis(*diagnose_log([str(path) for path in told.paths], known), tuple(sources))
     if said := [name for name in OF_LOGS if name in known and (name in OWN or known[name] != FIELDS[name].usual)]:
         fix = "leave it out: it is of logs of steps, and these say it themselves"
         raise InputError(f"{flag(said[0])} given for {sources[0]}", fix=fix)
-    run = files.read(paths, lengths=lengths, advance=advance)
-    found = broken_down(run)
+    run = run_files.read(paths, lengths=lengths, advance=advance)
+    found = break_down(run)
     return Diagnosis(run, found, changes(run, found, known), tuple(sources), lengths)
 
 

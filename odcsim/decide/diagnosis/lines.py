@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from odcsim.decide.diagnosis.computed import Rows
-from odcsim.observed.run import NO, Doing, Met, RanStep, Track
+from odcsim.decide.diagnosis.microbatches import Rows
+from odcsim.observed.run import NO, Doing, RanStep, Track
 from odcsim.timeline import Floats, Ints
 
 # What a moment of a line is. Compute is told apart by why it takes so long: what there was to do, a device that is not
@@ -73,8 +73,8 @@ class RankLine:
         long = self.edges[places + 1] - self.edges[places]
         inside = np.clip(times - self.edges[places], 0.0, long)
         part = np.divide(inside, long, out=np.zeros_like(inside), where=long > 0)
-        found: Floats = self.sums[:, places] + part * (self.sums[:, places + 1] - self.sums[:, places])
-        return found
+        sums: Floats = self.sums[:, places] + part * (self.sums[:, places + 1] - self.sums[:, places])
+        return sums
 
 
 def meetings_of(steps: Sequence[RanStep], shortest: dict[tuple[str, int, int], float]) -> SeenMeetings:
@@ -82,38 +82,32 @@ def meetings_of(steps: Sequence[RanStep], shortest: dict[tuple[str, int, int], f
     counts = [len(step.meetings) for step in steps]
     last = np.array([max(met.came, key=met.came.__getitem__, default=NO) for met in every], dtype=np.int64)
     came = np.array([max(met.came.values(), default=-np.inf) for met in every], dtype=np.float64)
-    begun = np.array([_begun(met, shortest) for met in every], dtype=np.float64)
+    complete = np.array([len(met.came) >= met.ranks for met in every], dtype=np.bool_)
+    moved = np.array([met.done - shortest[met.alike] for met in every], dtype=np.float64)
+    begun = np.where(complete, came, np.maximum(came, moved))
     first = np.cumsum(counts, dtype=np.int64) - np.array(counts, dtype=np.int64)
-    whole = np.array([len(met.came) >= met.ranks for met in every], dtype=np.bool_)
     ranks = sorted({rank for met in every for rank in met.came})
     arrived = {rank: np.array([met.came.get(rank, np.nan) for met in every]) for rank in ranks}
-    return SeenMeetings(last, came, begun, whole, first, arrived)
+    return SeenMeetings(last, came, begun, complete, first, arrived)
 
 
 def shortest_of(steps: Iterable[RanStep]) -> dict[tuple[str, int, int], float]:
     """Of meetings alike the shortest transfer: nobody was waited for in it. Where somebody always was whom nobody saw,
     other kinds tell: those that move all bytes or their sums take about as long, at most `TWICE`."""
-    found: dict[tuple[str, int, int], float] = {}
+    shortest: dict[tuple[str, int, int], float] = {}
     for step in steps:
         for met in step.meetings:
             took = max(met.done - max(met.came.values(), default=met.done), 0.0)
-            found[met.alike] = min(found.get(met.alike, np.inf), took)
-    return {alike: min(took, _bound(alike, found)) for alike, took in found.items()}
-
-
-def _bound(alike: tuple[str, int, int], shortest: Mapping[tuple[str, int, int], float]) -> float:
-    kind, size, ranks = alike
-    others = [
-        TWICE * took * max(1.0, size / of if of else 1.0)
-        for (other, of, among), took in shortest.items()
-        if {kind, other} <= {*MOVED} and among == ranks and bool(of) == bool(size)
-    ]
-    return min(others, default=np.inf)
-
-
-def _begun(met: Met, shortest: dict[tuple[str, int, int], float]) -> float:
-    last = max(met.came.values(), default=-np.inf)
-    return last if len(met.came) >= met.ranks else max(last, met.done - shortest[met.alike])
+            shortest[met.alike] = min(shortest.get(met.alike, np.inf), took)
+    bounded = {}
+    for (kind, size, ranks), took in shortest.items():
+        others = [
+            TWICE * other * max(1.0, size / of if of else 1.0)
+            for (name, of, among), other in shortest.items()
+            if {kind, name} <= {*MOVED} and among == ranks and bool(of) == bool(size)
+        ]
+        bounded[kind, size, ranks] = min([took, *others])
+    return bounded
 
 
 def stretches(steps: Sequence[RanStep]) -> list[tuple[int, int]]:
@@ -121,19 +115,16 @@ def stretches(steps: Sequence[RanStep]) -> list[tuple[int, int]]:
     one's memory, where all ranks are done with a step before any begins the next: nobody waits across that."""
     firsts, ends, pieces = [0], dict[int, float](), 0
     for place, step in enumerate(steps):
-        begin = min((float(track.edges[0]) for track in step.tracks), default=-np.inf)
-        apart = pieces >= PIECES and begin >= max(ends.values(), default=np.inf)
-        if apart or any(_before(track, ends.get(track.rank)) for track in step.tracks):
+        begins = {track.rank: float(track.edges[0]) for track in step.tracks}
+        known = [(begin, ends[rank]) for rank, begin in begins.items() if rank in ends]
+        early = any(begin < end - NEAR * max(abs(begin), abs(end)) for begin, end in known)
+        apart = pieces >= PIECES and min(begins.values(), default=-np.inf) >= max(ends.values(), default=np.inf)
+        if apart or early:
             firsts.append(place)
             ends, pieces = {}, 0
         ends |= {track.rank: float(track.edges[-1]) for track in step.tracks}
         pieces += sum(len(track.kinds) for track in step.tracks)
     return list(zip(firsts, [*firsts[1:], len(steps)], strict=True))
-
-
-def _before(track: Track, end: float | None) -> bool:
-    begin = float(track.edges[0])
-    return end is not None and begin < end - NEAR * max(abs(begin), abs(end))
 
 
 def line_of(
@@ -161,10 +152,23 @@ def line_of(
     until[inside] = np.where(own, starts[inside], np.minimum(came + hidden, ends[inside]))
     begun[inside] = np.clip(met.begun[of], until[inside], ends[inside])
     begun[inside[met.last[of] == NO]] = ends[inside[met.last[of] == NO]]
-    told = np.isin(whom, list(work))
+    known = np.isin(whom, list(work))
     states = np.stack([_STATE_OF[kinds]] * 3, axis=1)
-    states[inside, 0], states[inside, 1], states[inside, 2] = np.where(told[inside], WAIT, UNTOLD), UNTOLD, TRANSFER
-    return _summed(rank, starts, np.stack([until, begun, ends], axis=1), states, numbers, places, whom, split)
+    states[inside, 0], states[inside, 1], states[inside, 2] = np.where(known[inside], WAIT, UNTOLD), UNTOLD, TRANSFER
+    # Each piece in up to three, those of no length left out.
+    bounds = np.stack([starts, until, begun, ends], axis=1)
+    seconds = np.diff(bounds, axis=1)
+    long = seconds > 0
+    each = np.nonzero(long)[0]
+    state, lasted = states[long], seconds[long]
+    sums = np.zeros((len(STATES), len(lasted) + 1))
+    for one in STATES[TRANSFER:]:
+        sums[one, 1:] = np.cumsum(np.where(state == one, lasted, 0.0))
+    computes = np.where(state == EVEN, lasted, 0.0)
+    for one in (EVEN, PACE, CHANCE):
+        sums[one, 1:] = np.cumsum(computes * split[one, numbers[each]])
+    edges = np.append(bounds[:, :3][long], bounds[-1:, 3])
+    return RankLine(rank, edges, sums, state, numbers[each], places[each], whom[each])
 
 
 def work_of(tracks: Iterable[Track]) -> Work:
@@ -180,35 +184,16 @@ def work_of(tracks: Iterable[Track]) -> Work:
 
 def _hidden(rank: int, met: SeenMeetings, of: Ints, since: Floats, until: Floats, work: Mapping[int, Work]) -> Floats:
     """Seconds for which a rank that came later than this one computes, but no more than it came later."""
-    found = np.zeros(len(of))
+    hidden = np.zeros(len(of))
     if rank not in met.arrived:
-        return found
+        return hidden
     came = met.arrived[rank][of]
     for other, computed in work.items():
-        late = met.arrived[other][of] - came if other in met.arrived else found
-        here = np.flatnonzero(late > found)
+        late = met.arrived[other][of] - came if other in met.arrived else hidden
+        here = np.flatnonzero(late > hidden)
         low, high = (np.interp(times[here], *computed) for times in (since, until))
-        found[here] = np.maximum(found[here], np.minimum(high - low, late[here]))
-    return found
-
-
-def _summed(
-    rank: int, starts: Floats, cuts: Floats, states: Ints, numbers: Ints, places: Ints, whom: Ints, split: Floats
-) -> RankLine:
-    """Each piece in up to three, those of no length left out."""
-    bounds = np.concatenate([starts[:, None], cuts], axis=1)
-    seconds = np.diff(bounds, axis=1)
-    long = seconds > 0
-    each = np.nonzero(long)[0]
-    state, took = states[long], seconds[long]
-    edges = np.append(bounds[:, :3][long], bounds[-1:, 3])
-    sums = np.zeros((len(STATES), len(took) + 1))
-    for one in STATES[TRANSFER:]:
-        sums[one, 1:] = np.cumsum(np.where(state == one, took, 0.0))
-    computes = np.where(state == EVEN, took, 0.0)
-    for one in (EVEN, PACE, CHANCE):
-        sums[one, 1:] = np.cumsum(computes * split[one, numbers[each]])
-    return RankLine(rank, edges, sums, state, numbers[each], places[each], whom[each])
+        hidden[here] = np.maximum(hidden[here], np.minimum(high - low, late[here]))
+    return hidden
 
 
 _Columns = tuple[Floats, Floats, Ints, Ints, Ints, Ints]
@@ -226,15 +211,15 @@ def _pieces(place: int, track: Track, first: int, rows: Ints | None) -> _Columns
 
 def _bridged(pieces: Sequence[_Columns]) -> list[_Columns]:
     """With what lies between two steps, which is of neither."""
-    found: list[_Columns] = []
+    bridged: list[_Columns] = []
     end = None
     for one in pieces:
         if not len(one[0]):
             continue
         if end is not None and one[0][0] > end:
             no = np.array([NO])
-            found.append((np.array([end]), one[0][:1], np.array([Doing.EDGE]), no, no, no))
-        found.append(one)
+            bridged.append((np.array([end]), one[0][:1], np.array([Doing.EDGE]), no, no, no))
+        bridged.append(one)
         end = one[1][-1]
     nothing = np.empty(0, dtype=np.int64)
-    return found or [(np.empty(0), np.empty(0), nothing, nothing, nothing, nothing)]
+    return bridged or [(np.empty(0), np.empty(0), nothing, nothing, nothing, nothing)]

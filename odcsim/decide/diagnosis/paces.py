@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odcsim.decide.diagnosis.computed import ComputedTable, Rows, expected
+from odcsim.decide.diagnosis.microbatches import ComputedTable, Rows, expected
 from odcsim.timeline import Floats, Ints
 
 CLEAR = math.log(1.03)  # nearer to the others a rank is called alike ...
@@ -43,16 +43,21 @@ def paces_of(
     """Of the ranks in order. `chosen`: seconds to fit instead of the table's; what is 0 is left out of it."""
     seconds = table.seconds if chosen is None else chosen
     rows = seconds > 0
-    if found := _by_kernels(ranks, alike):
-        times, errors = found
+    # Kinds of work that all did, where there are any.
+    common = [[of[rank] for rank in ranks] for of in alike.values() if all(of.get(rank, 0.0) > 0 for rank in ranks)]
+    if common and len(ranks) > 1:
+        times, errors = _clear(ranks, np.log(np.array(common)), LEAST_ERROR)
         return Paces(times, errors, KERNELS, _usual(table, seconds, rows, times))
-    times, errors = dict.fromkeys(ranks, 1.0), dict.fromkeys(ranks, 0.0)
-    usual = _usual(table, seconds, rows, times)
+    usual = _usual(table, seconds, rows, dict.fromkeys(ranks, 1.0))
     if usual is None:
         late = _persisting(ranks, table, seconds)
         times, errors = _clear(ranks, late)
         return Paces(times, errors, PERSISTS if len(late) else "")
-    times, errors = _clear(ranks, _late(ranks, table, seconds, rows, _freed(table, ranks, seconds, rows, usual)))
+    late = np.log(np.where(rows, seconds, 1.0) / _freed(table, ranks, seconds, rows, usual))
+    groups = table.steps
+    if len(np.unique(groups)) < LEAST_STEPS:  # microbatch by microbatch
+        groups = table.steps * (int(table.numbers.max(initial=0)) + 1) + table.numbers
+    times, errors = _clear(ranks, _medians(ranks, table, groups, late, rows))
     return Paces(times, errors, LENGTHS, _usual(table, seconds, rows, times))
 
 
@@ -65,9 +70,9 @@ def _freed(table: ComputedTable, ranks: tuple[int, ...], seconds: Floats, rows: 
     for _ in range(ROUNDS):
         late = _medians(ranks, table, np.zeros_like(table.steps), np.log(np.where(rows, seconds, 1.0) / usual), rows)[0]
         known = np.sort(late[~np.isnan(late)])
-        found = np.nan_to_num(late - known[(len(known) - 1) // 2])
-        changed = max(abs(new - old) for new, old in zip(found, factors.values(), strict=True))
-        factors = dict(zip(ranks, found.tolist(), strict=True))
+        apart = np.nan_to_num(late - known[(len(known) - 1) // 2])
+        changed = max(abs(new - old) for new, old in zip(apart, factors.values(), strict=True))
+        factors = dict(zip(ranks, apart.tolist(), strict=True))
         again = _usual(table, seconds, rows, {rank: math.exp(factor) for rank, factor in factors.items()})
         if changed < SETTLED or again is None:
             break
@@ -78,25 +83,6 @@ def _freed(table: ComputedTable, ranks: tuple[int, ...], seconds: Floats, rows: 
 def _usual(table: ComputedTable, seconds: Floats, rows: Rows, times: Mapping[int, float]) -> Floats | None:
     slow = np.array([times.get(rank, 1.0) for rank in table.ranks.tolist()])
     return expected(table, seconds / slow, rows)
-
-
-def _by_kernels(
-    ranks: tuple[int, ...], alike: Mapping[str, Mapping[int, float]]
-) -> tuple[dict[int, float], dict[int, float]] | None:
-    """Nothing where no kind of work was done by all."""
-    common = [[of[rank] for rank in ranks] for of in alike.values() if all(of.get(rank, 0.0) > 0 for rank in ranks)]
-    if not common or len(ranks) < 2:
-        return None
-    return _clear(ranks, np.log(np.array(common)), LEAST_ERROR)
-
-
-def _late(ranks: tuple[int, ...], table: ComputedTable, seconds: Floats, rows: Rows, usual: Floats) -> Floats:
-    """Logarithms of how many times as long as usual, [step, rank]; of few steps, [microbatch, rank]."""
-    late = np.log(np.where(rows, seconds, 1.0) / usual)
-    if len(np.unique(table.steps)) >= LEAST_STEPS:
-        return _medians(ranks, table, table.steps, late, rows)
-    each = table.steps * (int(table.numbers.max(initial=0)) + 1) + table.numbers
-    return _medians(ranks, table, each, late, rows)
 
 
 def _persisting(ranks: tuple[int, ...], table: ComputedTable, seconds: Floats) -> Floats:
@@ -113,15 +99,15 @@ def _medians(ranks: tuple[int, ...], table: ComputedTable, groups: Ints, late: F
     """[group, rank], where a rank has any in it; else not a number."""
     owners = np.searchsorted(ranks, table.ranks)
     every, places = np.unique(groups, return_inverse=True)
-    found = np.full((len(every), len(ranks)), np.nan)
+    medians = np.full((len(every), len(ranks)), np.nan)
     order = np.lexsort((late, owners, places))[: len(late)]
     order = order[rows[order]]
     cells = (places * len(ranks) + owners)[order]
     first = np.flatnonzero(np.r_[True, cells[1:] != cells[:-1]]) if len(cells) else np.empty(0, dtype=int)
     count = np.diff(np.r_[first, len(cells)])
     low, high = order[first + (count - 1) // 2], order[first + count // 2]
-    found.ravel()[cells[first]] = (late[low] + late[high]) / 2
-    return found
+    medians.ravel()[cells[first]] = (late[low] + late[high]) / 2
+    return medians
 
 
 def _clear(ranks: tuple[int, ...], late: Floats, least: float = 0.0) -> tuple[dict[int, float], dict[int, float]]:

@@ -5,13 +5,11 @@ from math import factorial
 
 import numpy as np
 
-from odcsim.decide.diagnosis.found import PARTS, Breakdown, LateMicrobatch, RankFound
+from odcsim.decide.diagnosis.outcome import PARTS, Breakdown, LateMicrobatch, RankFound, step_parts
 from odcsim.decide.diagnosis.pipeline_causes import PassCauses, causes_of
-from odcsim.decide.diagnosis.pipeline_grid import grid_of
-from odcsim.decide.diagnosis.pipeline_replay import Gaps, PipelineColumns, PipelineGrid, arrivals
-from odcsim.decide.diagnosis.shares import step_parts
+from odcsim.decide.diagnosis.pipeline_grid import Gaps, PipelineColumns, PipelineGrid, arrivals, grid_of
 from odcsim.observed.run import NO, SeenRun
-from odcsim.timeline import Floats, Ints
+from odcsim.timeline import Floats
 
 OF_PASSES = ("lengths", "device", "stages")  # causes that lengthen passes
 OF_GAPS = ("loader", "collector", "launch")  # that lie between them, and need not be there
@@ -21,7 +19,7 @@ MOST_LATE = 20  # microbatches that are named
 OFF = 0.02  # what a replay may be off by before it is said
 
 
-def broken_pipeline(run: SeenRun) -> Breakdown:
+def break_down_pipeline(run: SeenRun) -> Breakdown:
     """The parts of its steps. What a cause takes is the mean over all orders in which causes are taken away."""
     grid = grid_of(run)
     causes = causes_of(grid)
@@ -37,9 +35,19 @@ def broken_pipeline(run: SeenRun) -> Breakdown:
 
 def _by_step(causes: PassCauses) -> Mapping[str, Floats]:
     grid = causes.grid
-    there = [name for name in CAUSES if _is_there(causes, name)]
-    every = range(1 << len(there))
-    with_ = {mask: _replayed(causes, {name for i, name in enumerate(there) if mask >> i & 1}) for mask in every}
+    there = list[str]()
+    for name in CAUSES:
+        if name in OF_GAPS:
+            known = any(gaps[name].any() or tails[name].any() for gaps, tails in grid.parts())
+        else:
+            known = name != "device" or bool((causes.pace != 1).any())
+        there += [name] if known else []
+    every, with_ = range(1 << len(there)), dict[int, Floats]()
+    for mask in every:
+        some = {name for i, name in enumerate(there) if mask >> i & 1}
+        lengths, device, stages = (name in some for name in OF_PASSES)
+        seconds = causes.seconds(lengths=lengths, device=device, stages=stages, rest="untold" in some)
+        with_[mask] = grid.replay(seconds, _between(grid, some))
     parts = {name: np.zeros(len(grid.measured)) for name in PARTS}
     count = len(there)
     for i, name in enumerate(there):
@@ -56,28 +64,16 @@ def _by_step(causes: PassCauses) -> Mapping[str, Floats]:
     return parts
 
 
-def _is_there(causes: PassCauses, name: str) -> bool:
-    if name in OF_GAPS:
-        return any(gaps[name].any() or tails[name].any() for gaps, tails in causes.grid.parts())
-    return name != "device" or bool((causes.pace != 1).any())
-
-
-def _replayed(causes: PassCauses, there: set[str]) -> Floats:
-    lengths, device, stages = (name in there for name in OF_PASSES)
-    seconds = causes.seconds(lengths=lengths, device=device, stages=stages, rest="untold" in there)
-    return causes.grid.replay(seconds, _between(causes.grid, there))
-
-
 def _between(grid: PipelineGrid, there: set[str]) -> list[tuple[Gaps, Gaps]]:
     return [(_without(gaps, there), _without(tails, there)) for gaps, tails in grid.parts()]
 
 
 def _without(gaps: Gaps, there: set[str]) -> Gaps:
     """Transfers that are not to differ take as long as those of the same pass do on average."""
-    found = {name: seconds for name, seconds in gaps.items() if name not in OF_GAPS or name in there}
+    left = {name: seconds for name, seconds in gaps.items() if name not in OF_GAPS or name in there}
     if "transfer" not in there:
-        found["transfer"] = np.broadcast_to(gaps["transfer"].mean(axis=1, keepdims=True), gaps["transfer"].shape)
-    return found
+        left["transfer"] = np.broadcast_to(gaps["transfer"].mean(axis=1, keepdims=True), gaps["transfer"].shape)
+    return left
 
 
 def _own(causes: PassCauses) -> dict[str, Floats]:
@@ -86,8 +82,8 @@ def _own(causes: PassCauses) -> dict[str, Floats]:
     sums = {name: np.zeros(len(grid.measured)) for name in BASE}
     ranks = np.zeros(len(grid.measured))
     passes = causes.seconds(lengths=False, device=False, stages=False, rest=False)
-    for columns, between in zip(grid.columns, _between(grid, set()), strict=True):
-        own = _of_columns(columns, passes, *between)
+    for columns, (gaps, tails) in zip(grid.columns, _between(grid, set()), strict=True):
+        own = _of_columns(columns, passes, gaps, tails)
         np.add.at(ranks, columns.steps, len(columns.last))
         for name in BASE:
             np.add.at(sums[name], columns.steps, own[name].sum(axis=0))
@@ -97,12 +93,12 @@ def _own(causes: PassCauses) -> dict[str, Floats]:
 def _of_columns(columns: PipelineColumns, passes: Floats, gaps: Gaps, tails: Gaps) -> dict[str, Floats]:
     """Seconds of each part of its own [stage, column]."""
     stages = np.array([node.stage for node in columns.nodes])
-    found = {}
+    parts = {}
     for name, seconds in gaps.items():
         of_stages = np.stack([seconds[stages == stage].sum(axis=0) for stage in range(len(columns.last))])
-        found[name] = of_stages + tails.get(name, 0.0)
-    found["compute"] += passes[columns.units].sum(axis=(1, 3)).T
-    return found
+        parts[name] = of_stages + tails.get(name, 0.0)
+    parts["compute"] += passes[columns.units].sum(axis=(1, 3)).T
+    return parts
 
 
 def _ranks(causes: PassCauses) -> Iterator[RankFound]:
@@ -124,12 +120,12 @@ def _ranks(causes: PassCauses) -> Iterator[RankFound]:
             less = ends[columns.steps] - np.maximum(done, others[columns.steps, columns.replicas])
             more = late - even[columns.steps]
             np.add.at(caused[:, stage], columns.replicas, (np.maximum(less, 0.0) + np.maximum(more, 0.0)) / 2)
-    steps, whole = len(grid.measured), float(grid.measured.sum())
+    steps, total = len(grid.measured), float(grid.measured.sum())
     for place, rank in np.ndenumerate(grid.ranks):
         yield RankFound(
             int(rank),
-            float(compute[place]) / whole,
-            max(0.0, float(waiting[place]) / whole),
+            float(compute[place]) / total,
+            max(0.0, float(waiting[place]) / total),
             float(causes.pace[place]),
             (grid.ranks.size - 1) * float(caused[place]) / steps,
         )
@@ -147,19 +143,22 @@ def _next(grid: PipelineGrid) -> Floats:
     """When the last of the others is done [step, replica]."""
     done, rows = _done(grid), np.arange(len(grid.measured))
     last = done.argmax(axis=1)
-    found = np.repeat(done.max(axis=1, keepdims=True), done.shape[1], axis=1)
+    others = np.repeat(done.max(axis=1, keepdims=True), done.shape[1], axis=1)
     done[rows, last] = 0.0
-    found[rows, last] = done.max(axis=1)
-    return found
+    others[rows, last] = done.max(axis=1)
+    return others
 
 
 def _late(run: SeenRun, causes: PassCauses) -> Iterator[LateMicrobatch]:
     """Of each step the longest microbatch of the data-parallel rank that is last, or the device that made it last."""
     grid = causes.grid
-    held = {(step.number, m.rank, m.number): m.held for step in run.steps for m in step.microbatches if m.held}
+    tokens = {(step.number, m.rank, m.number): m.held for step in run.steps for m in step.microbatches if m.held}
     ends, last = grid.replay(grid.seconds), _done(grid).argmax(axis=1)
     excess = (grid.seconds / causes.paces - causes.usual).sum(axis=2)
-    longest = _longest(grid, excess.sum(axis=1), last)
+    # Of each step the unit with the most of the data-parallel rank that is last.
+    most = np.where(last[grid.steps] == grid.replicas, excess.sum(axis=1), -np.inf)
+    order = np.lexsort((most, grid.steps))
+    longest = order[np.searchsorted(grid.steps[order], np.arange(len(last)), side="right") - 1]
     without = grid.seconds.copy()
     without[longest] = (causes.usual * causes.paces)[longest]
     by_length = ends - grid.replay(without)
@@ -173,16 +172,7 @@ def _late(run: SeenRun, causes: PassCauses) -> Iterator[LateMicrobatch]:
         if seconds > 0:
             seconds *= grid.ranks.size - 1
             why = "device" if slow else "lengths"
-            yield LateMicrobatch(step, rank, number, held.get((step, rank, number), 0), seconds, why)
-
-
-def _longest(grid: PipelineGrid, excess: Floats, last: Ints) -> Ints:
-    """Of each step the unit with the most of a data-parallel rank."""
-    found = np.where(last[grid.steps] == grid.replicas, excess, -np.inf)
-    order = np.lexsort((found, grid.steps))
-    ends = np.searchsorted(grid.steps[order], np.arange(len(last)), side="right") - 1
-    units: Ints = order[ends]
-    return units
+            yield LateMicrobatch(step, rank, number, tokens.get((step, rank, number), 0), seconds, why)
 
 
 def _cannot(causes: PassCauses) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from odcsim.decide.diagnosis.pipeline_replay import PipelineGrid
+from odcsim.decide.diagnosis.pipeline_grid import PipelineGrid
 from odcsim.timeline import Floats
 
 CLEAR = 0.03  # what a device must be slower by, at least
@@ -35,8 +35,8 @@ class PassCauses:
         """Of passes [unit, stage, place] with these causes, and without the others."""
         usual = self.usual if stages else np.broadcast_to(self.usual.mean(axis=0), self.usual.shape)
         pace = self.paces if device else 1.0
-        found: Floats = usual * pace * (1 + lengths * self.held + rest * self.rest)
-        return found
+        seconds: Floats = usual * pace * (1 + lengths * self.held + rest * self.rest)
+        return seconds
 
     @property
     def paces(self) -> Floats:
@@ -96,18 +96,18 @@ def _line(x: Floats, y: Floats) -> Floats:
 def _foretold(off: Floats) -> Floats:
     """Of each pass what the mean of the microbatch's other passes says of it."""
     flat = off.reshape(len(off), -1)
-    found = np.zeros_like(flat)
+    predicted = np.zeros_like(flat)
     for i in range(flat.shape[1]):
         others = np.delete(flat, i, axis=1).mean(axis=1)
         if (spread := float((others**2).mean())) > 1e-12:
-            found[:, i] = max(0.0, float((others * flat[:, i]).mean()) / spread) * others
-    return found.reshape(off.shape)
+            predicted[:, i] = max(0.0, float((others * flat[:, i]).mean()) / spread) * others
+    return predicted.reshape(off.shape)
 
 
 def _longer(grid: PipelineGrid, alike: Floats) -> Floats:
     """How many times as long a data-parallel rank's microbatches take on all stages; 1 where that can be chance."""
-    whole = alike.sum(axis=(1, 2))
-    over = whole / whole.mean()
+    took = alike.sum(axis=(1, 2))
+    over = took / took.mean()
     times = np.ones(len(grid.ranks))
     for replica in range(len(times)):
         own = over[grid.replicas == replica]

@@ -1,15 +1,14 @@
 """What would change the steps of a pipeline, as far as its operations alone tell: they are replayed in another way."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from odcsim.balance.rules import equal_counts
-from odcsim.decide.diagnosis.found import EFFORTS, Breakdown, Change, Changes
+from odcsim.decide.diagnosis.outcome import EFFORTS, Breakdown, Change, Changes, mean_off
 from odcsim.decide.diagnosis.pipeline_causes import PassCauses, causes_of
 from odcsim.decide.diagnosis.pipeline_grid import grid_of
-from odcsim.decide.diagnosis.shares import mean_off
 from odcsim.observed.run import SeenRun
 from odcsim.timeline import Floats
 
@@ -20,36 +19,57 @@ RESTS = "the seconds of the run's own operations, replayed"
 BOUND = "a bound: whole layers move from stage to stage"
 
 
-def pipeline_changes(run: SeenRun, found: Breakdown, asked: Mapping[str, Any]) -> Changes:
+def pipeline_changes(run: SeenRun, breakdown: Breakdown, words: Mapping[str, Any]) -> Changes:
     """Ways in order of effort, of what was measured alone: no lengths are known, nor what other microbatches take."""
     causes = causes_of(grid_of(run))
     grid = causes.grid
     base = grid.replay(grid.seconds)
-    dealt = _dealt(causes)
+    dealt = deal_again(causes)
     tried = [
-        (SETTING, "layers moved until all stages take as long", LAYERS, _layered(causes, grid.seconds), BOUND),
+        (SETTING, "layers moved until all stages take as long", LAYERS, level_stages(causes, grid.seconds), BOUND),
         (SAMPLER, "the same microbatches reassigned to data-parallel ranks, by their seconds", "", dealt, RESTS),
-        (SAMPLER, "microbatches reassigned, and layers moved", LAYERS, _layered(causes, dealt), BOUND),
+        (SAMPLER, "microbatches reassigned, and layers moved", LAYERS, level_stages(causes, dealt), BOUND),
     ]
-    step = float(np.mean([found.seconds]))
-    ways = [
-        _change(run, effort, way, setting, (base, grid.replay(seconds)), rests, step, asked.get("price"))
-        for effort, way, setting, seconds, rests in tried
-    ]
-    replayed = float(base.sum() / grid.measured.sum())
-    return Changes(
-        tuple(way for way in ways if way.gain >= WORTH), replayed, RESTS, cannot=tuple(_cannot(causes, base))
-    )
+    ways, price = list[Change](), words.get("price")
+    for effort, way, setting, seconds, rests in tried:
+        after = grid.replay(seconds)
+        gain = float(base.sum() / after.sum())
+        off = mean_off(base - gain * after) / float(after.mean())
+        if gain >= WORTH:
+            one = Change(
+                effort,
+                way,
+                gain,
+                max(0.0, gain - off),
+                gain + off,
+                breakdown.seconds / gain,
+                balancer="",
+                sync=run.sync,
+                max_tokens=0,
+                row={},
+                dollars_a_day=None if price is None else run.ranks * 24 * price * (1 - 1 / gain),
+                setting=setting,
+                rests=rests,
+            )
+            ways.append(one)
+    even = causes.seconds(lengths=False, device=True, stages=True, rest=True)
+    most, cannot = float(base.sum() / grid.replay(even).sum()), tuple[str, ...]()
+    if most >= WORTH:
+        cannot = (
+            "how much faster repacked samples would be, since no lengths are known: with microbatches all alike steps "
+            f"would be {most:.2f} times as fast, which is the most",
+        )
+    return Changes(tuple(ways), float(base.sum() / grid.measured.sum()), RESTS, cannot=cannot)
 
 
-def _layered(causes: PassCauses, seconds: Floats) -> Floats:
+def level_stages(causes: PassCauses, seconds: Floats) -> Floats:
     """Every stage's passes take as long as those of all stages do on average."""
     usual = causes.usual
-    found: Floats = seconds * usual.mean(axis=0) / usual
-    return found
+    level: Floats = seconds * usual.mean(axis=0) / usual
+    return level
 
 
-def _dealt(causes: PassCauses) -> Floats:
+def deal_again(causes: PassCauses) -> Floats:
     """Seconds of passes [unit, stage, place] where each step's microbatches are dealt anew, as many to each rank."""
     grid = causes.grid
     alike = grid.seconds / causes.paces
@@ -60,47 +80,7 @@ def _dealt(causes: PassCauses) -> Floats:
         counts = np.bincount(grid.replicas[units], minlength=len(grid.ranks))
         if np.ptp(counts):
             continue  # ranks that run more than others do so by a rule that is not known
-        held = equal_counts(alike[units].sum(axis=(1, 2)), len(grid.ranks))
-        source[units] = units[held[:, : counts[0]].ravel()]
+        deal = equal_counts(alike[units].sum(axis=(1, 2)), len(grid.ranks))
+        source[units] = units[deal[:, : counts[0]].ravel()]
     dealt: Floats = alike[source] * causes.paces
     return dealt
-
-
-def _change(
-    run: SeenRun,
-    effort: str,
-    way: str,
-    setting: str,
-    replays: tuple[Floats, Floats],
-    rests: str,
-    step: float,
-    price: float | None,
-) -> Change:
-    before, after = replays
-    gain = float(before.sum() / after.sum())
-    off = mean_off(before - gain * after) / float(after.mean())
-    return Change(
-        effort,
-        way,
-        gain,
-        max(0.0, gain - off),
-        gain + off,
-        step / gain,
-        balancer="",
-        sync=run.sync,
-        max_tokens=0,
-        row={},
-        dollars_a_day=None if price is None else run.ranks * 24 * price * (1 - 1 / gain),
-        setting=setting,
-        rests=rests,
-    )
-
-
-def _cannot(causes: PassCauses, base: Floats) -> Iterator[str]:
-    even = causes.seconds(lengths=False, device=True, stages=True, rest=True)
-    most = float(base.sum() / causes.grid.replay(even).sum())
-    if most >= WORTH:
-        yield (
-            "how much faster repacked samples would be, since no lengths are known: with microbatches all alike steps "
-            f"would be {most:.2f} times as fast, which is the most"
-        )

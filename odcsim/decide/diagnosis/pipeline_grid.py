@@ -1,12 +1,19 @@
-"""The passes of a run's pipelines, taken from the pieces of its ranks, to be replayed."""
+"""The passes of a run's pipelines, taken from the pieces of its ranks, and replayed.
+
+A pass begins when its rank is free and the stage that hands it its input is done, and the step ends when the last rank
+is.
+
+Columns are pipelines of one step, one for each data-parallel rank. Those in which every stage runs its passes in the
+same order are replayed together.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from odcsim.decide.diagnosis.pipeline_replay import Gaps, PassNode, PipelineColumns, PipelineGrid
 from odcsim.errors import InputError
 from odcsim.observed.run import NO, Doing, RanStep, SeenRun, Track
 from odcsim.timeline import Floats, Ints
@@ -23,7 +30,54 @@ BETWEEN: Mapping[str, tuple[int, ...]] = {
     "untold": (WAIT,),
 }
 WHOLE = "trace whole steps of a pipeline, with forwards and backwards of each microbatch"
+Gaps = Mapping[str, Floats]  # seconds by part of the step
 Order = tuple[tuple[int, int], ...]  # microbatch, and which of its passes
+
+
+class PassNode(NamedTuple):
+    """A forward or backward of a microbatch on a stage. The nodes that it comes after are NO where there is none."""
+
+    stage: int
+    place: int  # among its microbatch's on this stage: forwards of its chunks, then their backwards
+    microbatch: int
+    before: int  # on its own stage
+    giver: int  # on the stage that hands it its input
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineColumns:
+    """Columns with the same order of passes."""
+
+    nodes: tuple[PassNode, ...]  # each behind those that it comes after
+    last: Ints  # the last node of each stage
+    steps: Ints  # the place of each column's step
+    replicas: Ints  # the data-parallel rank of each column, by its place
+    units: Ints = field(repr=False)  # the row of PipelineGrid.seconds [column, microbatch]
+    gaps: Gaps = field(repr=False)  # from when a pass could begin to when it does [node, column]
+    tails: Gaps = field(repr=False)  # after the last pass, without waiting [stage, column]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineGrid:
+    """All steps of a run. A unit is a microbatch of one step and one data-parallel rank."""
+
+    ranks: Ints  # [replica, stage]
+    measured: Floats  # seconds of each step
+    columns: tuple[PipelineColumns, ...]
+    seconds: Floats = field(repr=False)  # of passes [unit, stage, place]
+    replicas: Ints = field(repr=False)  # of units
+    steps: Ints = field(repr=False)  # of units
+    numbers: Ints = field(repr=False)  # of units, among those of their column
+
+    def replay(self, seconds: Floats, parts: Sequence[tuple[Gaps, Gaps]] = ()) -> Floats:
+        """Seconds of each step, with these of passes, and with these gaps and tails of each of `columns`."""
+        ends = np.zeros(len(self.measured))
+        for columns, (gaps, tails) in zip(self.columns, parts or self.parts(), strict=True):
+            np.maximum.at(ends, columns.steps, arrivals(columns, seconds, gaps, tails).max(axis=0))
+        return ends
+
+    def parts(self) -> list[tuple[Gaps, Gaps]]:
+        return [(columns.gaps, columns.tails) for columns in self.columns]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +101,7 @@ def grid_of(run: SeenRun) -> PipelineGrid:
     ranks = _ranks(run)
     groups: dict[tuple[Order, ...], list[tuple[int, int, list[RankPasses]]]] = {}
     for place, step in enumerate(run.steps):
-        ran = {track.rank: _ran(step, track) for track in step.tracks}
+        ran = {track.rank: _passes(step, track) for track in step.tracks}
         for replica, row in enumerate(ranks.tolist()):
             every = [ran[rank] for rank in row]
             groups.setdefault(tuple(one.order for one in every), []).append((place, replica, every))
@@ -75,19 +129,19 @@ def _ranks(run: SeenRun) -> Ints:
     stages = sorted({run.stages[rank] for rank in run.seen})
     if stages != list(range(len(stages))):
         raise InputError(f"stages {', '.join(map(str, stages))}", where=run.source, fix="give the ranks of all stages")
-    found: dict[int, dict[int, int]] = {}
+    replicas: dict[int, dict[int, int]] = {}
     nth: Counter[int] = Counter()
     for rank in sorted(run.seen, reverse=True):  # of several that run the same, the first
         stage = run.stages[rank]
         replica = run.replicas.get(rank, -nth[stage])
         nth[stage] += 1
-        found.setdefault(replica, {})[stage] = rank
-    if whole := [row for _, row in sorted(found.items()) if len(row) == len(stages)]:
-        return np.array([[row[stage] for stage in stages] for row in whole])
+        replicas.setdefault(replica, {})[stage] = rank
+    if complete := [row for _, row in sorted(replicas.items()) if len(row) == len(stages)]:
+        return np.array([[row[stage] for stage in stages] for row in complete])
     raise InputError("no data-parallel rank with all its stages", where=run.source, fix="give the ranks of all stages")
 
 
-def _ran(step: RanStep, track: Track) -> RankPasses:
+def _passes(step: RanStep, track: Track) -> RankPasses:
     zero = float(track.edges[0])
     begin, end, kinds = track.edges[:-1] - zero, track.edges[1:] - zero, track.kinds
     passes = np.flatnonzero((kinds == Doing.COMPUTE) & (track.microbatches != NO))
@@ -184,3 +238,16 @@ def _columns(
     last = np.array([each[-1] for each in of])
     group = PipelineColumns(nodes, last, steps, replicas, units, gaps, tails)
     return group, seconds.reshape(-1, *seconds.shape[2:])
+
+
+def arrivals(columns: PipelineColumns, seconds: Floats, gaps: Gaps, tails: Gaps) -> Floats:
+    """When each stage of each column is done, if none of them waits for another column [stage, column]."""
+    between: Floats = np.sum([*gaps.values()], axis=0)
+    ended: list[Floats] = []
+    for node, gap in zip(columns.nodes, between, strict=True):
+        ready = ended[node.before] if node.before != NO else np.zeros(len(columns.steps))
+        if node.giver != NO:
+            ready = np.maximum(ready, ended[node.giver])
+        ended.append(ready + gap + seconds[columns.units[:, node.microbatch], node.stage, node.place])
+    done: Floats = np.stack([ended[i] for i in columns.last]) + np.sum([*tails.values()], axis=0)
+    return done

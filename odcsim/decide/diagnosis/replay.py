@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from odcsim import catalog
-from odcsim.cluster import Cluster, cluster_of, read_cluster
+from odcsim.cluster import cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.decide.asking import question_by
 from odcsim.decide.diagnosis import seconds
-from odcsim.decide.diagnosis.found import Breakdown
-from odcsim.decide.diagnosis.ran import RanDeals, dealt
+from odcsim.decide.diagnosis.deals import RanDeals, deals_of
+from odcsim.decide.diagnosis.outcome import Breakdown
 from odcsim.decide.diagnosis.seconds import RanSeconds
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
 from odcsim.decide.setting import Drawn, Setting, cluster_for
@@ -85,7 +85,11 @@ class Replay:
     def most(self, evaluation: Evaluation) -> float:
         """No step is shorter than its compute, which is as much as was seen but for what the way itself changes."""
         share = self.found.share("compute") + self.found.share("padding")
-        ran, other = (_compute(of) for of in (self.evaluation, evaluation))
+        seconds = []  # of a token
+        for of in (self.evaluation, evaluation):
+            [row], [usage] = of.rows, of.usages
+            seconds.append(float(usage.compute.mean()) / (row.tokens_per_second * row.makespan_seconds))
+        ran, other = seconds
         return ran / (share * other) if share * other else np.inf
 
     def mended(self, lost: Floats) -> tuple[float, float, float]:
@@ -96,16 +100,10 @@ class Replay:
         return gain, min(low, gain), max(high, gain)
 
 
-def _compute(of: Evaluation) -> float:
-    """Seconds for a token."""
-    [row], [usage] = of.rows, of.usages
-    return float(usage.compute.mean()) / (row.tokens_per_second * row.makespan_seconds)
-
-
-def replay(run: SeenRun, found: Breakdown, words: Mapping[str, Any]) -> Replay:
-    paces = {rank.rank: rank.pace for rank in found.ranks if rank.pace > SLOW}
+def replay(run: SeenRun, breakdown: Breakdown, words: Mapping[str, Any]) -> Replay:
+    paces = {rank.rank: rank.pace for rank in breakdown.ranks if rank.pace > SLOW}
     given = {name: value for name, value in words.items() if value is not None}
-    deals = dealt(run, paces, int(given.get("seed", 0)))
+    deals = deals_of(run, paces, int(given.get("seed", 0)))
     question = as_ran(question_by({**given, "trace": deals.trace, "devices": run.ranks}))
     model = catalog.model(question.model) if question.model else seconds.plain(run)
     known = _cost(run, deals, question, model, paces)
@@ -115,27 +113,24 @@ def replay(run: SeenRun, found: Breakdown, words: Mapping[str, Any]) -> Replay:
     setting = Setting(
         deals.trace, known[0], share, deals.limit, model_asked=question.model, stepped=True, **terms
     )  # fmt: skip
-    beside = sum((_part(found, name, deals) for name in BESIDE), start=np.zeros(len(deals.places)))
+    beside = sum((_part(breakdown, name, deals) for name in BESIDE), start=np.zeros(len(deals.places)))
     if not deals.unseen:
-        beside = beside + _part(found, "untold", deals)
+        beside = beside + _part(breakdown, "untold", deals)
     measured = np.array([run.steps[i].seconds for i in deals.places])
-    setting, evaluation = _prefetched(setting, deals, run.sync, measured - beside)
+    # Transfers beside compute, as FSDP2 has them; or each before its compute, where steps took so much longer.
+    both = [replace(setting, cost=setting.cost.by(prefetch=prefetch)) for prefetch in ("fsdp2", "none")]
+    ran = [_evaluated(one, deals.padded, run.sync) for one in both]
+    off, least = (abs(float(of.usages[0].makespan.sum() / (measured - beside).sum()) - 1) for of in ran)
+    apart = int(off > HIDDEN and least < off / 2)
+    setting, evaluation = both[apart], ran[apart]
     limit, trainer = question.max_tokens or 0, question.trainer
     return Replay(
-        run, found, deals, known[1], setting, measured, beside, evaluation, bool(question.model), limit, trainer
+        run, breakdown, deals, known[1], setting, measured, beside, evaluation, bool(question.model), limit, trainer
     )
 
 
-def _prefetched(setting: Setting, deals: RanDeals, sync: str, measured: Floats) -> tuple[Setting, Evaluation]:
-    """Transfers beside compute, as FSDP2 has them; or each before its compute, where steps took so much longer."""
-    every = [replace(setting, cost=setting.cost.by(prefetch=prefetch)) for prefetch in ("fsdp2", "none")]
-    usual, none = ((one, _evaluated(one, deals.padded, sync)) for one in every)
-    off, least = (abs(float(of.usages[0].makespan.sum() / measured.sum()) - 1) for _, of in (usual, none))
-    return none if off > HIDDEN and least < off / 2 else usual
-
-
-def _part(found: Breakdown, name: str, deals: RanDeals) -> Floats:
-    by_step = found.by_step.get(name)
+def _part(breakdown: Breakdown, name: str, deals: RanDeals) -> Floats:
+    by_step = breakdown.by_step.get(name)
     return np.zeros(len(deals.places)) if by_step is None else np.asarray(by_step, float)[list(deals.places)]
 
 
@@ -144,7 +139,9 @@ def _cost(
 ) -> tuple[Cost, RanSeconds]:
     """By the run's own seconds, on the machines that were asked for, or else on one node of what ran."""
     gpu = catalog.gpu(question.gpu) if question.gpu else None
-    usual = None if gpu is None else _cluster(cluster_of(gpu, run.ranks, question.devices_per_node), question)
+    usual = None if gpu is None else cluster_of(gpu, run.ranks, question.devices_per_node)
+    if usual is not None and question.cluster:
+        usual = read_cluster(question.cluster, usual)
     slower = usual.one_sided_slowdown if usual is not None and usual.nodes > 1 else 1.0
     recipe = question.recipe.by(sync=run.sync)
     holders = usual.devices_per_node if usual is not None and usual.nodes > 1 and recipe.sharding == "hybrid" else 0
@@ -155,10 +152,6 @@ def _cost(
     if not question.model:
         known = replace(known, memory_bytes=None)
     return Cost(model, of.profile, known, recipe, question.on_demand_cost), of
-
-
-def _cluster(usual: Cluster, question: Question) -> Cluster:
-    return read_cluster(question.cluster, usual) if question.cluster else usual
 
 
 def _evaluated(setting: Setting, schedules: Sequence[Schedule], sync: str) -> Evaluation:

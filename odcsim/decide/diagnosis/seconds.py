@@ -8,7 +8,7 @@ import numpy as np
 
 from odcsim.catalog.estimates.work import OWN_ORIGIN, own_seconds
 from odcsim.cost import GATHER_BYTES
-from odcsim.decide.diagnosis.ran import RanDeals, computed
+from odcsim.decide.diagnosis.deals import RanDeals, computed
 from odcsim.errors import InputError
 from odcsim.fitting import parts
 from odcsim.fitting.fit import examine
@@ -27,6 +27,7 @@ ABOVE = 1.1  # times that, from which on a microbatch tells what its tokens take
 FEW = 8  # of those, at least
 MOST = 1500  # microbatches that are fitted, evenly over the run: more tell no more, and a fit compares each with each
 BETTER = 0.7  # times as far off: so much better a fit has to be that has a floor
+MEASURED = "the seconds of each microbatch as they were measured"
 ALONE = {GATHERS: "gather", PUSHES: "push"}  # the one-sided transfer that does the same
 
 
@@ -65,39 +66,33 @@ def measured(
     """`slower`: how many times as long as a collective a one-sided transfer takes. `holders`: devices that hold a unit
     together, where those are not all. `rates`: the cluster's are known, for transfers that compute does not hold."""
     waited = not any(mb.seconds for step in deals.held for device in step for mb in device)
-    fitted, told, cannot = (
-        _whole(deals, model, recipe, gpu) if deals.whole else _fitted(deals, model, recipe, paces, gpu)
-    )
+    if deals.whole:
+        fitted, basis, cannot = _by_tokens(deals.unit, model, recipe, gpu, deals), MEASURED, tuple[str, ...]()
+    else:
+        fitted, basis, cannot = _by_squares(deals, model, recipe, paces, gpu)
     moved, said = ((), "transfers are in their seconds") if waited else _timings(run, deals, model, recipe, slower)
     moved = tuple(replace(timing, devices=holders or run.ranks) for timing in moved)
     by_rates = not moved and not waited and rates and any(step.tracks for step in run.steps)
     if not moved and not waited and any(step.tracks for step in run.steps):
         said = "transfers are not known apart, and taken to be hidden"
     said = "transfers by the rates of the GPUs that were asked for" if by_rates else said
+    updates = [seconds for seconds in run.updates if timed(seconds)]
+    constants = (Timing("optimizer", run.ranks, float(np.median(updates))),) if updates else ()
     profile = replace(
         fitted,
         fidelity="calibrated",
-        origin=f"{told}, {said}; {OWN_ORIGIN}",
-        timings=(*moved, *_constants(run)),
+        origin=f"{basis}, {said}; {OWN_ORIGIN}",
+        timings=(*moved, *constants),
         publish=own_seconds(model),
         node_transfers_included=not moved and not by_rates,
     )
     if not moved and not by_rates:
         zeros = tuple(Timing(kind, run.ranks) for kind in (*ALONE, *ALONE.values()))
         profile = replace(profile, timings=(*zeros, *profile.timings))
-    return RanSeconds(profile, f"{told}; {said}", cannot)
+    return RanSeconds(profile, f"{basis}; {said}", cannot)
 
 
-def _constants(run: SeenRun) -> tuple[Timing, ...]:
-    every = [seconds for seconds in run.updates if timed(seconds)]
-    return (Timing("optimizer", run.ranks, float(np.median(every))),) if every else ()
-
-
-def _whole(deals: RanDeals, model: Model, recipe: Recipe, gpu: str) -> tuple[Profile, str, tuple[str, ...]]:
-    return _by_tokens(deals.unit, model, recipe, gpu, deals), "the seconds of each microbatch as they were measured", ()
-
-
-def _fitted(
+def _by_squares(
     deals: RanDeals, model: Model, recipe: Recipe, paces: Mapping[int, float], gpu: str
 ) -> tuple[Profile, str, tuple[str, ...]]:
     """Seconds by tokens and squares of lengths, or by tokens alone where too little is known."""
@@ -135,10 +130,10 @@ def _floored(measurements: Measurements, model: Model, recipe: Recipe) -> Iterat
         if len(rows) < FEW:
             continue
         try:
-            found = examine(replace(measurements, compute=rows), model.layers, recipe=recipe).profile
+            profile = examine(replace(measurements, compute=rows), model.layers, recipe=recipe).profile
         except InputError:
             continue
-        yield _in_layers(found, model, floor)
+        yield _in_layers(profile, model, floor)
 
 
 def _in_layers(profile: Profile, model: Model, floor: float = 0.0) -> Profile:
@@ -155,8 +150,8 @@ def _in_layers(profile: Profile, model: Model, floor: float = 0.0) -> Profile:
 
 def _off(profile: Profile, rows: Sequence[Compute], model: Model) -> Floats:
     """How far each microbatch is off what the profile says, as a logarithm."""
-    held = [np.array([getattr(row, name) for row in rows], float) for name in ("tokens", "squares", "samples")]
-    layer = profile.forward.seconds(*held) + profile.backward.seconds(*held)
+    columns = [np.array([getattr(row, name) for row in rows], float) for name in ("tokens", "squares", "samples")]
+    layer = profile.forward.seconds(*columns) + profile.backward.seconds(*columns)
     took = np.array([row.seconds for row in rows])
     off: Floats = np.abs(np.log(model.layers * layer / took))
     return off
@@ -184,12 +179,12 @@ def _rows(deals: RanDeals, model: Model, paces: Mapping[int, float]) -> Iterator
     """Of every microbatch. Where seconds hold waiting, of the heaviest in each round alone, which waited least."""
     for step in deals.held:
         every = [(mb, np.array(computed(mb))) for device in step for mb in device if mb.lengths]
-        found = [(mb, int(n.sum()), float(model.squares(n).sum()), int(n.max())) for mb, n in every]
-        if not any(mb.seconds for mb, *_ in found):
-            rounds = {mb.number for mb, *_ in found}
-            of = ([one for one in found if one[0].number == number] for number in rounds)
-            found = [max(some, key=lambda one: (one[2], one[1])) for some in of]
-        for mb, tokens, squares, longest in found:
+        contents = [(mb, int(n.sum()), float(model.squares(n).sum()), int(n.max())) for mb, n in every]
+        if not any(mb.seconds for mb, *_ in contents):
+            rounds = {mb.number for mb, *_ in contents}
+            of = ([one for one in contents if one[0].number == number] for number in rounds)
+            contents = [max(some, key=lambda one: (one[2], one[1])) for some in of]
+        for mb, tokens, squares, longest in contents:
             seconds = (mb.seconds or mb.wall) / paces.get(mb.rank, 1.0)
             if timed(seconds):
                 yield Compute("microbatch", tokens, squares, seconds, longest)
@@ -205,15 +200,17 @@ def _timings(
     run: SeenRun, deals: RanDeals, model: Model, recipe: Recipe, slower: float
 ) -> tuple[tuple[Timing, ...], str]:
     """Of collectives as they were seen, and of one-sided transfers as if they took as long."""
-    asked = {GATHERS: GATHER_BYTES * model.layer_parameters, PUSHES: recipe.sent * model.layer_parameters}
-    seen = {kind: found for kind in ALONE if (found := _line(kind, run, deals, model, recipe)) is not None}
+    wanted = {GATHERS: GATHER_BYTES * model.layer_parameters, PUSHES: recipe.sent * model.layer_parameters}
+    known = {kind: _line(kind, run, deals, model, recipe) for kind in ALONE}
+    seen = {kind: line for kind, line in known.items() if line is not None}
     if not seen:
         return _summed(run, deals, model)
     lines = []
     for kind, alone in ALONE.items():
         line, sizes = seen.get(kind, Timing(kind, run.ranks)), _sizes(run, kind)
-        size = sizes.most_common(1)[0][0] if sizes else asked[kind]
-        each = line.per_byte * (size / asked[kind] if asked[kind] else 1.0)  # as many seconds for a layer as were seen
+        size = sizes.most_common(1)[0][0] if sizes else wanted[kind]
+        # As many seconds for a layer as were seen.
+        each = line.per_byte * (size / wanted[kind] if wanted[kind] else 1.0)
         lines.append(Timing(kind, run.ranks, line.constant, each))
         lines.append(Timing(alone, run.ranks, line.constant, slower * each))
     more = f", {slower:g} times as long where they leave a node" if slower != 1 else ""
@@ -222,23 +219,21 @@ def _timings(
 
 def _line(kind: str, run: SeenRun, deals: RanDeals, model: Model, recipe: Recipe) -> Timing | None:
     """Seconds by bytes; in proportion to them where one size alone was seen."""
-    seen = [t for t in run.transfers if t.kind == kind] or list(_met(kind, run))
-    rows = tuple(Transfer(kind, run.ranks, t.bytes, t.seconds) for t in seen if timed(t.seconds))
+    seen = [(t.bytes, t.seconds) for t in run.transfers if t.kind == kind]
+    if not seen:  # what meetings took once the last had come, of each size the usual one
+        took: dict[int, list[float]] = {}
+        for met in (met for step in run.steps for met in step.meetings if met.kind == kind and met.came and met.bytes):
+            took.setdefault(met.bytes, []).append(met.done - max(met.came.values()))
+        # In those of a run of which not all were seen there is waiting for who was not.
+        usual = np.median if len(run.seen) == run.ranks else np.min
+        seen = [(size, float(usual(every))) for size, every in sorted(took.items())]
+    rows = tuple(Transfer(kind, run.ranks, size, seconds) for size, seconds in seen if timed(seconds))
     if not rows:
         return _shared_out(kind, run, deals, model, recipe)
     try:
         return parts.transfers(Measurements("", "", (), rows))[0][0]
     except InputError:
         return Timing(kind, run.ranks, 0.0, sum(t.seconds for t in rows) / sum(t.bytes for t in rows))
-
-
-def _met(kind: str, run: SeenRun) -> Iterator[Transfer]:
-    """What meetings took once the last had come, of each size the usual one."""
-    took: dict[int, list[float]] = {}
-    for met in (met for step in run.steps for met in step.meetings if met.kind == kind and met.came and met.bytes):
-        took.setdefault(met.bytes, []).append(met.done - max(met.came.values()))
-    usual = np.median if len(run.seen) == run.ranks else np.min  # in the others there is waiting for who was not seen
-    yield from (Transfer(kind, run.ranks, size, float(usual(every))) for size, every in sorted(took.items()))
 
 
 def _shared_out(kind: str, run: SeenRun, deals: RanDeals, model: Model, recipe: Recipe) -> Timing | None:

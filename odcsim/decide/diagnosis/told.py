@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from odcsim.decide.comparison import inputs
-from odcsim.decide.diagnosis.found import EFFORTS, Change
-from odcsim.decide.diagnosis.tried import REPAIR, TOGETHER, TriedWay
+from odcsim.decide.diagnosis.alternatives import REPAIR, TOGETHER, TriedWay
+from odcsim.decide.diagnosis.outcome import EFFORTS, Change
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS

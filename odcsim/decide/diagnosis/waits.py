@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from odcsim.decide.diagnosis.found import PARTS
 from odcsim.decide.diagnosis.lines import EDGE, STATES, UNTOLD, WAIT, RankLine
+from odcsim.decide.diagnosis.outcome import PARTS
 from odcsim.observed.run import NO
 from odcsim.timeline import Floats, Ints
 
@@ -39,12 +39,12 @@ class SeenWaits:
 
 def waits_of(lines: Mapping[int, RankLine], computed: Floats) -> SeenWaits:
     """`computed`: seconds of every microbatch of the table."""
-    found = [_of_line(line) for line in lines.values()]
-    ranks, steps, last, begins, since, ends = (np.concatenate(of) for of in zip(*found, strict=True))
+    columns = [_of_line(line) for line in lines.values()]
+    ranks, steps, last, begins, since, ends = (np.concatenate(of) for of in zip(*columns, strict=True))
     order = np.argsort(ends, kind="stable")
     ranks, steps, last, begins, since, ends = (of[order] for of in (ranks, steps, last, begins, since, ends))
     begun = np.minimum(_begun(lines, ranks, steps), _begun(lines, last, steps))
-    since = np.minimum(np.maximum(np.maximum(since, begun), _met(ranks, last, ends)), begins)
+    since = np.minimum(np.maximum(np.maximum(since, begun), _last_met(ranks, last, ends)), begins)
     more = np.zeros((len(STATES), len(ends)))
     rows, blamed_steps = np.full(len(ends), NO), steps.copy()
     for rank in np.unique(last):
@@ -80,27 +80,27 @@ def _of_line(line: RankLine) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
 
 def _begun(lines: Mapping[int, RankLine], ranks: Ints, steps: Ints) -> Floats:
     """When each of these ranks began the step; before one of two that meet has begun it, neither is late in it."""
-    found = np.full(len(ranks), np.inf)
+    begins = np.full(len(ranks), np.inf)
     for rank in np.unique(ranks):
         here, line = np.flatnonzero(ranks == rank), lines[int(rank)]
         known, first = np.unique(line.steps, return_index=True)
         if not len(known):  # it did nothing in any
             continue
         places = np.minimum(np.searchsorted(known, steps[here]), len(known) - 1)
-        found[here] = np.where(known[places] == steps[here], line.edges[first[places]], np.inf)
-    return found
+        begins[here] = np.where(known[places] == steps[here], line.edges[first[places]], np.inf)
+    return begins
 
 
-def _met(ranks: Ints, last: Ints, ends: Floats) -> Floats:
+def _last_met(ranks: Ints, last: Ints, ends: Floats) -> Floats:
     """When the last to come to each wait had waited for this rank before: there the two were at one place, too."""
     if not len(ends):
         return ends
     size, places = int(max(ranks.max(), last.max())) + 1, np.arange(len(ends))
     waited = np.sort((ranks * size + last) * len(ends) + places)  # who for whom, and when
-    asked = last * size + ranks
-    found = waited[np.maximum(np.searchsorted(waited, asked * len(ends) + places) - 1, 0)]
-    before = (found // len(ends) == asked) & (found % len(ends) < places)
-    return np.where(before, ends[found % len(ends)], -np.inf)
+    wanted = last * size + ranks
+    latest = waited[np.maximum(np.searchsorted(waited, wanted * len(ends) + places) - 1, 0)]
+    before = (latest // len(ends) == wanted) & (latest % len(ends) < places)
+    return np.where(before, ends[latest % len(ends)], -np.inf)
 
 
 def _in_a_row(ranks: Ints, last: Ints, rows: Ints, steps: Ints, since: Floats) -> tuple[Ints, Floats]:
@@ -136,16 +136,16 @@ def _most_of(line: RankLine, since: Floats, until: Floats, steps: Ints, computed
     first = np.searchsorted(line.edges[1:][own], since, "right")
     behind = np.searchsorted(line.edges[:-1][own], until, "left")
     rows = line.rows[own]
-    found, where = np.full(len(since), NO), steps.copy()
+    biggest, where = np.full(len(since), NO), steps.copy()
     some = behind > first
     one = some & (rows[np.minimum(first, len(own) - 1)] == rows[behind - 1])
-    found[one] = rows[behind[one] - 1]
+    biggest[one] = rows[behind[one] - 1]
     for place in np.flatnonzero(some & ~one):
         ran = np.unique(rows[first[place] : behind[place]])
         most = ran[np.argmax(computed[ran])]
-        found[place] = most if 2 * computed[most] > computed[ran].sum() else NO
+        biggest[place] = most if 2 * computed[most] > computed[ran].sum() else NO
     where[some] = line.steps[own[behind[some] - 1]]
-    return found, where
+    return biggest, where
 
 
 def _follow(waits: SeenWaits, chained: Ints, seconds: Floats, since: Floats) -> None:

@@ -14,7 +14,7 @@ from odcsim import catalog, profile
 from odcsim.cli import main
 from odcsim.errors import InputError
 from odcsim.fitting import kineto
-from odcsim.fitting.nccl import is_collective, kind_of
+from odcsim.fitting.events import is_collective, kind_of
 
 MODEL = catalog.model("r1-distill-qwen-1.5b")
 CONSTANT, LINEAR, QUADRATIC = 0.05, 8e-5, 2e-9

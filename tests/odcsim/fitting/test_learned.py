@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from odcsim.balance import LearnedCosts, plan
 from odcsim.balance.library import weigh
 from odcsim.errors import InputError
-from odcsim.fitting.learned import KEPT
+from odcsim.fitting.learning import KEPT
 
 few = settings(max_examples=40)
 LIMIT = 65_536

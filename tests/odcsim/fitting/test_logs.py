@@ -12,7 +12,7 @@ from odcsim.cli import main
 from odcsim.cluster import cluster_of
 from odcsim.cost import Cost, Load
 from odcsim.errors import InputError
-from odcsim.fitting.logs import Log, fit_log, read_log
+from odcsim.fitting.microbatch_logs import Log, fit_log, read_log
 from odcsim.fitting.steps import LoggedStep, read_steps
 from odcsim.profile import read
 from odcsim.program import program

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from odcsim.errors import InputError
-from odcsim.fitting.drift import Drift, drift
 from odcsim.fitting.robust import jitter, solve, solve_near, stretch
+from odcsim.fitting.spells import Drift, drift
 
 # Tokens and squares vary independently: each number of tokens as one sample and cut into several.
 LOADS = np.array([(1.0, t, t * t / parts) for t in (256, 512, 1024, 2048, 4096) for parts in (1, 2, 4, 8)])

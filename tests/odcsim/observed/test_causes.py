@@ -7,9 +7,9 @@ from causes import CASES, Judged, Truth, idle_of, named
 from causes_engine import CASES as ENGINE_CASES
 from scripts import ROOT
 
-from odcsim.decide.diagnosis.found import PARTS
-from odcsim.decide.diagnosis.parts import broken_down
-from odcsim.observed.files import read
+from odcsim.decide.diagnosis.breakdown import break_down
+from odcsim.decide.diagnosis.outcome import PARTS
+from odcsim.observed.run_files import read
 
 HOME = ROOT / "tests/odcsim/observed/fixtures"
 RUNS = json.loads((HOME / "truth.json").read_text(encoding="utf-8"))["runs"]
@@ -19,7 +19,7 @@ SCATTERED = 0.1  # of copies that take now longer here, now there, which looks l
 
 @pytest.fixture(scope="module")
 def found():
-    return {name: broken_down(read([str(HOME / f"{name}-rank{rank}.json.gz") for rank in range(2)])) for name in RUNS}
+    return {name: break_down(read([str(HOME / f"{name}-rank{rank}.json.gz") for rank in range(2)])) for name in RUNS}
 
 
 TRUTHS = {name: Truth(*(run[key] for key in ("cause", "idle", "step", "lost"))) for name, run in RUNS.items()}
@@ -55,7 +55,7 @@ def test_the_rank_that_is_slow_is_told_from_those_with_longer_samples(found, nam
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", RUNS)
 def test_of_a_rank_alone_no_waiting_is_called_a_transfer_nor_the_host_s(found, name, rank):
-    alone = broken_down(read([str(HOME / f"{name}-rank{rank}.json.gz")]))
+    alone = break_down(read([str(HOME / f"{name}-rank{rank}.json.gz")]))
     for part in ("transfer", "launch", "lengths", "device", "stages"):
         assert alone.share(part) <= found[name].share(part) + 0.01
     assert len(alone.cannot) > len(found[name].cannot)
@@ -66,7 +66,7 @@ def test_an_engine_s_step_is_what_the_schedule_makes_it(name):
     """Of its own timelines, which docs/studies/causes_engine.py made. Idle, and what ranks waited for, within four
     points of what the schedule computes: a timeline counts some milliseconds of the engine's own as compute."""
     true = ENGINE[name]
-    found = broken_down(read([str(HOME / f"engine/{name}{end}") for end in (".npz", ".jsonl")]))
+    found = break_down(read([str(HOME / f"engine/{name}{end}") for end in (".npz", ".jsonl")]))
     assert sum(part.share for part in found.parts) == pytest.approx(1)
     assert found.seconds == pytest.approx(true["step"], rel=0.01)
     assert idle_of(found) == pytest.approx(true["idle"], abs=0.04)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.decide.diagnosis.breakdown import break_down
 from odcsim.errors import InputError
-from odcsim.observed import kineto
+from odcsim.observed import torch_traces
 from odcsim.observed.run import NO, Doing
 from traces import BYTES, LAYER, UPDATE, MadeStep, files, made, trace, write
 
@@ -36,7 +36,7 @@ def steps(draw):
 
 
 def seen(run, folder, skews=None):
-    return kineto.read(write(run, folder, skews or [0.0] * len(run.ranks)))
+    return torch_traces.read(write(run, folder, skews or [0.0] * len(run.ranks)))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def changed(run, folder, change=lambda _: None, like=lambda e: "nccl" in e["name
     contents = [trace(run, rank) for rank in range(len(run.ranks))]
     for event in (e for content in contents for e in content["traceEvents"] if like(e)):
         change(event)
-    return kineto.read(files(folder, *contents))
+    return torch_traces.read(files(folder, *contents))
 
 
 @pytest.mark.parametrize(("skew", "late"), [(0, 40), (3000, 0)])
@@ -95,7 +95,7 @@ def test_on_one_machine_clocks_are_the_same_unless_somebody_would_leave_before_a
     contents = [{**trace(run, rank, skew=rank * skew), "host_name": "one"} for rank in (0, 1)]
     for i, event in enumerate(e for e in contents[1]["traceEvents"] if "nccl" in e["name"]):
         event["dur"] += late / (1 + i % 2)
-    one, other = kineto.read(files(folder, *contents)).steps[0].tracks
+    one, other = torch_traces.read(files(folder, *contents)).steps[0].tracks
     assert other.edges[0] == pytest.approx(one.edges[0], abs=1e-9)
 
 
@@ -117,7 +117,7 @@ def test_a_kernel_that_persists_does_not_say_how_much_work_it_is(folder):
     drawn = [[MadeStep([[20 + n // 2] * 4 for n in own], own) for own in step] for step in tokens]
     run = persisting(made(drawn), folder)
     assert run.alike == {}
-    assert all(rank.pace == 1.0 for rank in broken_down(run).ranks)
+    assert all(rank.pace == 1.0 for rank in break_down(run).ranks)
     always_more = [[even(), even(seconds=200, tokens=128)]] * 2
     assert persisting(made(always_more), folder).alike == {}
 
@@ -145,7 +145,7 @@ def test_what_else_a_trace_tells(folder):
     collected = replace(even(), collecting=5)
     assert seen(made([[collected, collected]]), folder).lacks == ()
     (folder / "some.json.gz").write_bytes(gzip.compress(json.dumps(trace(made([[even()] * 3]), 1, world=64)).encode()))
-    found = kineto.read([folder / "some.json.gz"])
+    found = torch_traces.read([folder / "some.json.gz"])
     assert (found.ranks, found.seen, found.alike, len(found.lacks)) == (64, (1,), {}, 2)
     assert all(set(m.came) == {1} for m in found.steps[0].meetings)
 
@@ -165,7 +165,7 @@ def test_a_rank_is_known_by_its_file_where_the_trace_does_not_say_it(tmp_path, n
     for rank, name in enumerate(names):
         (tmp_path / name).write_text(json.dumps({**trace(run, rank), "distributedInfo": None}))
     with nullcontext() if first is not None else pytest.raises(InputError):
-        found = kineto.read([tmp_path / name for name in names])
+        found = torch_traces.read([tmp_path / name for name in names])
         assert found.seen == tuple(range(first, found.ranks))
         assert len(found.seen) == len(names)
 

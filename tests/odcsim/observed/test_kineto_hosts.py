@@ -8,7 +8,7 @@ from jobs import torchrun
 from scripts import ROOT
 
 from odcsim.errors import InputError
-from odcsim.observed import held, kineto
+from odcsim.observed import run_files, torch_traces
 from odcsim.observed.run import NO, Doing
 from traces import files
 
@@ -30,7 +30,7 @@ def mark(name, begin, end, tid=MAIN, dims=None):
 def track(folder, *events):
     """Kinds of the only step, with where they begin and end in microseconds."""
     content = {"traceEvents": [mark("ProfilerStep#3", 0, 1000), *events], "distributedInfo": {"rank": 0}}
-    (step,) = kineto.read(files(folder, content)).steps
+    (step,) = torch_traces.read(files(folder, content)).steps
     (one,) = step.tracks
     edges = np.round((one.edges - one.edges[0]) * 1e6).astype(int).tolist()
     return list(zip(map(Doing, one.kinds), edges, edges[1:], strict=False)), step.meetings
@@ -82,7 +82,7 @@ def test_what_a_thread_shows_is_what_it_does(tmp_path, events, kinds):
 def test_what_comes_long_after_is_the_host_s(tmp_path):
     sleep = 120_000
     late = [mark("ProfilerStep#3", 0, sleep), event("aten::mm", sleep - 100, sleep - 50)]
-    (one,) = kineto.read(files(tmp_path, {"traceEvents": [BEFORE, GATHER, RAN, *late]})).steps[0].tracks
+    (one,) = torch_traces.read(files(tmp_path, {"traceEvents": [BEFORE, GATHER, RAN, *late]})).steps[0].tracks
     seconds = {kind: np.diff(one.edges)[one.kinds == kind].sum() * 1e6 for kind in Doing}
     assert seconds[Doing.MEETING] == pytest.approx(80)
     assert seconds[Doing.HOST] == pytest.approx(sleep - 100 - 190 + 10)
@@ -90,7 +90,7 @@ def test_what_comes_long_after_is_the_host_s(tmp_path):
 
 @pytest.mark.parametrize("case", TRUTH)
 def test_recorded_runs_did_what_each_rank_measured_by_itself(case):
-    run, truth = kineto.read([FIXTURES / f"{case}-rank{rank}.json.gz" for rank in (0, 1)]), TRUTH[case]
+    run, truth = torch_traces.read([FIXTURES / f"{case}-rank{rank}.json.gz" for rank in (0, 1)]), TRUTH[case]
     assert np.mean([step.seconds for step in run.steps]) == pytest.approx(truth["step"], rel=0.01)
     for rank, measured in enumerate(truth["ranks"]):
         tracks = [step.tracks[rank] for step in run.steps]
@@ -114,7 +114,7 @@ def test_a_live_run_over_gloo(tmp_path, wrap, layers):
     script = ROOT / "tests/odcsim/observed/profiled.py"
     done = torchrun(tmp_path, "--nproc-per-node", "2", str(script), wrap, str(tmp_path), warnings="default")
     assert done.returncode == 0, done.stderr
-    run = kineto.read([tmp_path / "rank0.json", tmp_path / "rank1.json"])
+    run = torch_traces.read([tmp_path / "rank0.json", tmp_path / "rank1.json"])
     assert (run.ranks, run.seen, run.sync, run.layers, run.rests) == (2, (0, 1), "collective", layers, "tokens")
     assert [step.number for step in run.steps] == [2, 3, 4]
     kept = [json.loads((tmp_path / f"kept{rank}.json").read_text()) for rank in (0, 1)]
@@ -130,18 +130,18 @@ def test_a_live_run_over_gloo(tmp_path, wrap, layers):
     begins = [track.edges[0] for step in run.steps[1:] for track in step.tracks]
     assert ends[:4] == pytest.approx(begins)
     own = {(rank, i + 2): [((n,), n) for n in each] for rank in (0, 1) for i, each in enumerate(kept[rank])}
-    assert held.joined(run, own, "here").rests == "lengths"
+    assert run_files.with_lengths(run, own, "here").rests == "lengths"
     with pytest.raises(InputError):  # as who counts from 1 says it
-        held.joined(run, {(rank, n): own[rank, max(n - 1, 2)] for rank, n in own}, "here")
+        run_files.with_lengths(run, {(rank, n): own[rank, max(n - 1, 2)] for rank, n in own}, "here")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="real traces lie beside the checkout")
 def test_two_real_ranks_of_128():
-    run = kineto.read(sorted(REAL.glob("hta-sampled-rank-*.json.gz")))
+    run = torch_traces.read(sorted(REAL.glob("hta-sampled-rank-*.json.gz")))
     assert (run.ranks, run.seen, [step.number for step in run.steps]) == (128, (0, 1), [551, 552])
     assert [step.seconds for step in run.steps] == pytest.approx([0.6077, 0.6268], abs=1e-4)
     both = [met for step in run.steps for met in step.meetings if len(met.came) == 2]
     assert len(both) >= 6
     assert all(met.done >= max(met.came.values()) for met in both)
     with pytest.raises(InputError):
-        kineto.read([REAL / "hta-rank-non-gpu.json.gz"])
+        torch_traces.read([REAL / "hta-rank-non-gpu.json.gz"])

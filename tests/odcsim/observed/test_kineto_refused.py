@@ -14,7 +14,7 @@ from scripts import ROOT
 from strategies import mutated
 
 from odcsim.errors import InputError
-from odcsim.observed import kineto
+from odcsim.observed import torch_traces
 from traces import MadeStep, files, made, trace
 
 STEP = MadeStep([[20, 20]], [8], loading=3, collecting=4)
@@ -35,7 +35,7 @@ NO_TRACE = [  # names and bytes
 
 def refused(paths):
     with pytest.raises(InputError) as caught:
-        kineto.read(paths)
+        torch_traces.read(paths)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -67,7 +67,7 @@ UNLIKE = [
 def test_files_that_are_not_of_one_run(tmp_path):
     for pair in UNLIKE:
         refused(files(tmp_path, *pair))
-    assert kineto.read(files(tmp_path, trace(RUN, 0), trace(RUN, 1))).seen == (0, 1)
+    assert torch_traces.read(files(tmp_path, trace(RUN, 0), trace(RUN, 1))).seen == (0, 1)
 
 
 @pytest.mark.parametrize(("one", "other"), [*permutations(("lengths", "device", "none", "network"), 2)])
@@ -92,7 +92,7 @@ NCCL = {"ph": "X", "cat": "user_annotation", "name": "nccl:all_reduce", "pid": 1
 def test_a_trace_of_a_gpu_s_job_that_has_no_event_of_it(tmp_path):
     for about, events in (({"backend": "nccl", "rank": 0}, HOST), ({"rank": 0}, [*HOST, NCCL])):
         refused(files(tmp_path, {"distributedInfo": about, "traceEvents": events}))
-    assert kineto.read(files(tmp_path, {"distributedInfo": {"rank": 0}, "traceEvents": HOST})).seen == (0,)
+    assert torch_traces.read(files(tmp_path, {"distributedInfo": {"rank": 0}, "traceEvents": HOST})).seen == (0,)
 
 
 def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
@@ -101,7 +101,7 @@ def test_calls_that_match_nobody_elses_do_no_harm(tmp_path):
     contents = [trace(run, rank) for rank in (0, 1)]
     gone = [e for e in contents[1]["traceEvents"] if "nccl" in e["name"]][:2]
     contents[1]["traceEvents"] = [e for e in contents[1]["traceEvents"] if e not in gone]
-    found = kineto.read(files(tmp_path, *contents))
+    found = torch_traces.read(files(tmp_path, *contents))
     met = [m for step in found.steps for m in step.meetings]
     assert {len(m.came) for m in met} == {1, 2}
     assert all(m.done + 1e-4 >= came for m in met for came in m.came.values())
@@ -120,7 +120,7 @@ def test_where_both_ranks_lost_calls_ends_tell_which_are_one(tmp_path):
                 event |= {"name": "ProfilerStep#1", "dur": 10_000}
         contents.append({**trace(run, rank), "traceEvents": events, "host_name": "one"})
     paths = files(tmp_path, *contents)
-    met = [m for m in kineto.read(paths).steps[0].meetings if m.kind == "all-gather" and len(m.came) == 2]
+    met = [m for m in torch_traces.read(paths).steps[0].meetings if m.kind == "all-gather" and len(m.came) == 2]
     assert len(met) == len([e for e in run.ranks[0].events if "AllGather" in e["name"]]) - 2
     assert all(m.done > max(m.came.values()) for m in met)
 
@@ -132,7 +132,7 @@ def test_changed_traces_are_refused_or_read(tmp_path_factory, data, rank):
     contents[rank] = data.draw(mutated(contents[rank]))
     paths = files(tmp_path_factory.getbasetemp(), *contents)
     with read_or_refused():
-        for step in kineto.read(paths).steps:
+        for step in torch_traces.read(paths).steps:
             for track in step.tracks:
                 assert len(track.kinds) == len(track.edges) - 1 == len(track.meetings) == len(track.microbatches)
                 assert (track.edges[1:] > track.edges[:-1]).all()

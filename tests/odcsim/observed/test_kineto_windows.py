@@ -2,7 +2,7 @@
 
 import pytest
 
-from odcsim.observed import kineto
+from odcsim.observed import torch_traces
 from traces import MadeStep, files, made, trace
 
 STEP = MadeStep([[100] * 4] * 3, [64, 32, 16], loading=30)
@@ -11,7 +11,7 @@ ROOT, LOOKED_UP = "FSDP::root_pre_forward", "aten::embedding"
 
 
 def seen(tmp_path, events):
-    return kineto.read(files(tmp_path, {**trace(RUN, 0), "traceEvents": events}))
+    return torch_traces.read(files(tmp_path, {**trace(RUN, 0), "traceEvents": events}))
 
 
 def renamed(name, nested=0):

@@ -12,8 +12,8 @@ from watches import ran, step, wrote
 from odcsim import schedule
 from odcsim import timeline as timelines
 from odcsim.errors import InputError
-from odcsim.observed import files
-from odcsim.observed.files import read, sources_of
+from odcsim.observed import run_files
+from odcsim.observed.run_files import read, sources_of
 
 pytest.importorskip("pyarrow")
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -36,8 +36,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-KINDS = [("a", files.OPERATIONS), ("b", files.TRACES), ("bc", files.TRACES), (["d.json"], files.STEPS)]
-KINDS += [("bcf", files.TRACES), ("e", files.STEPS), ("f", files.WATCHED)]  # the watcher has the lengths of traces
+KINDS = [("a", run_files.OPERATIONS), ("b", run_files.TRACES), ("bc", run_files.TRACES), (["d.json"], run_files.STEPS)]
+KINDS += [
+    ("bcf", run_files.TRACES),
+    ("e", run_files.STEPS),
+    ("f", run_files.WATCHED),
+]  # the watcher has the lengths of traces
 
 
 def test_content_tells_what_files_are(folder):
@@ -92,7 +96,7 @@ def test_logs_of_steps_in_a_folder_give_way_to_what_tells_more(folder):
     assert sources_of([str(folder / "run")]).paths == (folder / "run/d.json",)
     shutil.copy(folder / "a", folder / "run")
     sources = sources_of([str(folder / "run")])
-    assert (sources.kind, {path.name for path in sources.left}) == (files.OPERATIONS, {"README", "d.json"})
+    assert (sources.kind, {path.name for path in sources.left}) == (run_files.OPERATIONS, {"README", "d.json"})
 
 
 def test_lengths_are_a_table_or_what_the_watcher_wrote(folder, tmp_path):
@@ -117,7 +121,7 @@ def test_a_timeline_needs_the_schedule_that_it_ran(timeline, schedules, tmp_path
     with pytest.raises(InputError):
         read([str(ran)])
     schedule.write(schedules, plan)
-    assert sources_of([str(plan), str(ran)]).kind == sources_of([str(tmp_path)]).kind == files.TIMELINE
+    assert sources_of([str(plan), str(ran)]).kind == sources_of([str(tmp_path)]).kind == run_files.TIMELINE
     assert len(read([str(tmp_path)]).steps) == len(schedules.schedules)
 
 

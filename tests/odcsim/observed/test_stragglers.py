@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripts import ROOT
 
+from odcsim.decide.diagnosis.breakdown import break_down
 from odcsim.decide.diagnosis.changes import changes
-from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.errors import InputError
-from odcsim.observed.operations import track_of
-from odcsim.observed.run import NO, Doing
+from odcsim.observed.run import NO, Doing, track_of
 from odcsim.observed.stragglers import read
 
 pa, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
@@ -97,7 +96,7 @@ def test_where_other_stages_were_not_seen_nothing_that_is_not_told_is_the_host_s
     assert all(sums(track)[Doing.HOST] == 0 for step in run.steps for track in step.tracks)
     assert run.ranks > max(run.seen)
     assert len(run.lacks) == 3 + whole
-    found = broken_down(run)
+    found = break_down(run)
     assert found.share("launch") == 0
     assert found.share("untold") > 0.01
     assert whole or all(met.ranks > 1 for step in run.steps for met in step.meetings)

@@ -12,9 +12,9 @@ from scripts import ROOT
 from watches import header, ran, step, wrote
 
 from odcsim.errors import InputError
-from odcsim.observed.held import LACKED, UNSURE, joined, of_table, of_watched
 from odcsim.observed.run import Doing, RanMicrobatch, RanStep, SeenRun
-from odcsim.observed.watched import read, read_ranks
+from odcsim.observed.run_files import LACKED, UNSURE, of_table, of_watched, with_lengths
+from odcsim.observed.watch_files import read, read_ranks
 
 
 def sums(track):
@@ -177,29 +177,29 @@ def found(run):
 
 def test_rows_go_to_microbatches_in_their_order(tmp_path):
     path = table(tmp_path, ["1,3,7", "0,3,5;6", "0,3,9", "1,3,8", "0,4,1"])
-    known = joined(seen(), of_table(path, False), str(path))
+    known = with_lengths(seen(), of_table(path, False), str(path))
     assert found(known) == {(0, 0): (5, 6), (0, 1): (9,), (1, 0): (7,), (1, 1): (8,)}
     assert (known.rests, known.lacks) == ("lengths", ("x", UNSURE))
     assert [m.seconds for m in known.steps[0].microbatches] == [1.0] * 4
     path = table(tmp_path, ["3,5", "3,6"], "step,lengths")  # a lone rank needs no device
-    assert found(joined(seen((5,)), of_table(path, True), str(path))) == {(5, 0): (5,), (5, 1): (6,)}
+    assert found(with_lengths(seen((5,)), of_table(path, True), str(path))) == {(5, 0): (5,), (5, 1): (6,)}
 
 
 def test_microbatches_that_no_trace_told_apart_come_from_the_lengths_and_counts_must_agree(tmp_path):
     path = table(tmp_path, ["0,3,5", "0,3,6"])
     bare = seen((0,))
     bare = replace(bare, steps=(replace(bare.steps[0], microbatches=()),))
-    assert found(joined(bare, of_table(path, True), str(path))) == {(0, 0): (5,), (0, 1): (6,)}
+    assert found(with_lengths(bare, of_table(path, True), str(path))) == {(0, 0): (5,), (0, 1): (6,)}
     two = ["0,3,5", "0,3,6"]
     for rows in ([*two, "1,3,7"], two, ["0,2,5", "0,2,6", "1,2,7", "1,2,8"]):
         path = table(tmp_path, rows)
         with pytest.raises(InputError):
-            joined(seen(), of_table(path, False), str(path))
+            with_lengths(seen(), of_table(path, False), str(path))
 
 
 def test_what_the_watcher_saw_has_padding_too(tmp_path):
     rows = [step(3, [ran(0, 1, [5], computed=8), ran(1, 1, [6, 2], computed=16)])]
-    known = joined(seen(), of_watched(read_ranks(wrote(tmp_path, [rows, rows]))), "here")
+    known = with_lengths(seen(), of_watched(read_ranks(wrote(tmp_path, [rows, rows]))), "here")
     assert found(known)[1, 1] == (6, 2)
     assert [m.computed for m in known.steps[0].microbatches] == [8, 16, 8, 16]
 
@@ -223,7 +223,7 @@ def held_in(steps):
 
 @given(STEPS, st.integers(0, 64), st.booleans())
 def test_lengths_of_the_same_steps_are_taken_whatever_the_padding(steps, padding, shifted):
-    known = joined(that_ran(steps, padding, shifted), held_in(steps), "here")
+    known = with_lengths(that_ran(steps, padding, shifted), held_in(steps), "here")
     assert [[list(m.lengths) for m in step.microbatches] for step in known.steps] == steps
     assert UNSURE not in known.lacks
 
@@ -234,7 +234,7 @@ def test_those_of_the_step_before_or_after_are_refused_where_tokens_tell(steps, 
     other = steps[off:] + steps[:off]
     pairs = [pair for two in zip(other, steps, strict=True) for pair in zip(*two, strict=True)]
     if all(sum(given) - len(given) <= sum(ran) for given, ran in pairs):
-        joined(that_ran(steps), held_in(other), "here")
+        with_lengths(that_ran(steps), held_in(other), "here")
         return
     with pytest.raises(InputError):
-        joined(that_ran(steps), held_in(other), "here")
+        with_lengths(that_ran(steps), held_in(other), "here")

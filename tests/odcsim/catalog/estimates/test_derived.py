@@ -23,7 +23,7 @@ from odcsim.decide.rl import forward
 from odcsim.decide.setting import cost_of, plan
 from odcsim.errors import InputError
 from odcsim.executors.simulation import fidelity, simulate, usage
-from odcsim.fitting.logs import Log, fit_log
+from odcsim.fitting.microbatch_logs import Log, fit_log
 from odcsim.profile import Passes, Polynomial, Profile, Timing
 from odcsim.recipe import USUAL, Recipe
 from odcsim.results.validation import validate

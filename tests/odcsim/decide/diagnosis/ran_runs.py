@@ -7,7 +7,7 @@ import numpy as np
 import odcsim
 from odcsim.cost import Cost, Load
 from odcsim.decide import room
-from odcsim.decide.diagnosis.found import PARTS, Breakdown, RankFound, StepPart
+from odcsim.decide.diagnosis.outcome import PARTS, Breakdown, RankFound, StepPart
 from odcsim.decide.setting import assign, draw_minibatches
 from odcsim.executors import simulation
 from odcsim.measurements import Transfer

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ran_runs import found_of
 
+from odcsim.decide.diagnosis.breakdown import break_down
 from odcsim.decide.diagnosis.changes import changes
-from odcsim.decide.diagnosis.found import PARTS
-from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.decide.diagnosis.outcome import PARTS
 from odcsim.measurements import Transfer
 from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
 
@@ -74,7 +74,7 @@ def runs(draw, seconds=SECONDS, longest=1e3, tracked=False):
 @settings(max_examples=200)
 @given(runs(st.sampled_from([0.0, 0.5, 2.0]), 80, tracked=True))
 def test_parts_sum_to_the_step_and_none_is_below_nothing(run):
-    found = broken_down(run)
+    found = break_down(run)
     assert [part.name for part in found.parts] == [*PARTS] == [*found.by_step]
     assert all(part.seconds >= 0 and 0 <= part.low <= part.share <= part.high <= 1 + 1e-9 for part in found.parts)
     for place, step in enumerate(run.steps):

@@ -13,16 +13,16 @@ from scripts import ROOT
 
 from odcsim import InputError, flags, plan
 from odcsim.decide import room
-from odcsim.decide.diagnosis import ran, seconds, tried
+from odcsim.decide.diagnosis import alternatives, deals, seconds
+from odcsim.decide.diagnosis.breakdown import break_down
 from odcsim.decide.diagnosis.changes import changes
-from odcsim.decide.diagnosis.found import EFFORTS
-from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.decide.diagnosis.outcome import EFFORTS
 from odcsim.decide.diagnosis.replay import replay
 from odcsim.decide.diagnosis.told import answer, worth
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.setting import assign, draw_minibatches
 from odcsim.executors import simulation
-from odcsim.observed import files, timelines
+from odcsim.observed import run_files, timelines
 from odcsim.observed.run import Met
 from odcsim.recipe import Recipe
 from odcsim.say.diagnosis_words import ways
@@ -102,8 +102,8 @@ def test_microbatches_that_are_moved_whole_promise_no_more_than_their_samples_do
 def test_a_way_is_worth_it_by_a_margin_and_beyond_chance():
     row = evaluate(setting_of(minibatches=2), [("native", "collective")])
     small, unsure, good, best = (1.02, 1.01, 1.03), (1.2, 0.9, 1.5), (1.04, 1.01, 1.07), (1.3, 1.2, 1.4)
-    every = [tried.TriedWay(effort, "a way", row, gain) for effort in EFFORTS for gain in (small, unsure, good)]
-    every.append(tried.TriedWay(EFFORTS[2], "another", row, best))
+    every = [alternatives.TriedWay(effort, "a way", row, gain) for effort in EFFORTS for gain in (small, unsure, good)]
+    every.append(alternatives.TriedWay(EFFORTS[2], "another", row, best))
     assert [one.gain for one in worth(every)] == [good, good, good, best, good]
 
 
@@ -199,7 +199,7 @@ def test_fuller_microbatches_take_what_they_really_take_and_a_row_is_what_the_ev
         assert way.row == {"max_tokens": way.max_tokens} | row.as_json()
     fuller = way_of(found, EFFORTS[0])
     schedules = assign(setting, "native", draw_minibatches(setting)).schedules
-    full = [tried._fuller(one, fuller.max_tokens, meets=True) for one in schedules]
+    full = [alternatives.fuller(one, fuller.max_tokens, meets=True) for one in schedules]
     assert fuller.max_tokens > setting.limit
     true = simulation.usage(full, room.under(setting.cost, "collective"), seed=setting.seed).makespan.sum()
     assert fuller.gain == pytest.approx(took(run) / true, rel=CLOSE)
@@ -226,8 +226,8 @@ def test_settings_are_not_told_of_microbatches_that_nobody_looked_into(usual):
 
 @cache
 def recorded(cause):
-    run = files.read([str(path) for path in sorted(FIXTURES.glob(f"{cause}-rank*.json.gz"))])
-    return changes(run, broken_down(run), {})
+    run = run_files.read([str(path) for path in sorted(FIXTURES.glob(f"{cause}-rank*.json.gz"))])
+    return changes(run, break_down(run), {})
 
 
 def test_hybrid_sharding_is_a_setting_where_transfers_leave_a_node(tmp_path):
@@ -269,7 +269,7 @@ def test_what_mending_promises_is_what_the_run_without_the_cause_took(cause):
 def test_a_simulated_timeline_is_promised_what_is_true(balancer, sync, usual):
     file = plan(usual[0], balancer)
     run = timelines.run_of(simulation.simulate(file, room.under(usual[0].cost, sync)), file)
-    found = changes(run, broken_down(run), ASKED)
+    found = changes(run, break_down(run), ASKED)
     assert found.ways
     check(run, found, usual[0])
 
@@ -299,8 +299,8 @@ def test_gradients_that_are_summed_are_moved_as_they_were_seen():
     run = run_of(setting_of(minibatches=4))
     met = tuple(Met("all-reduce", 10**8, 8, dict.fromkeys(range(8), 0.0), 0.01) for _ in range(6))
     whole = replace(run, transfers=(), steps=tuple(replace(step, meetings=met) for step in run.steps))
-    deals, recipe = ran.dealt(whole, {}), Recipe(sync="collective")
-    profile = seconds.measured(whole, deals, seconds.plain(whole), recipe, {}, "h100").profile
+    dealt, recipe = deals.deals_of(whole, {}), Recipe(sync="collective")
+    profile = seconds.measured(whole, dealt, seconds.plain(whole), recipe, {}, "h100").profile
     scattered, gathered = (profile.timing(kind, 8) for kind in ("reduce-scatter", "all-gather"))
-    assert scattered.constant * (whole.layers + 1) * len(deals.held[0][0]) == pytest.approx(0.06)
+    assert scattered.constant * (whole.layers + 1) * len(dealt.held[0][0]) == pytest.approx(0.06)
     assert gathered.constant == gathered.per_byte == 0

@@ -11,7 +11,7 @@ from diagnosed import breakdown, diagnosis, seen, way
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcsim.decide.diagnosis.found import PARTS, Changes
+from odcsim.decide.diagnosis.outcome import PARTS, Changes
 from odcsim.say import diagnosis_words as words
 from odcsim.say.terminal import table_lines
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim.decide.diagnosis.computed import table_of
+from odcsim.decide.diagnosis.breakdown import break_down
+from odcsim.decide.diagnosis.microbatches import table_of
 from odcsim.decide.diagnosis.paces import KERNELS, LENGTHS, PERSISTS, paces_of
-from odcsim.decide.diagnosis.parts import broken_down
 from odcsim.observed.run import RanMicrobatch, RanStep, SeenRun
 
 
@@ -102,7 +102,7 @@ def test_where_nobody_knows_what_they_held_what_persists_is_told_and_few_steps_t
 @pytest.mark.parametrize("seed", range(4))
 def test_waiting_is_found_from_what_microbatches_hold(sync, told, seed):
     run, waited = watched(sync, seed=seed, told=told)
-    found = broken_down(run)
+    found = break_down(run)
     assert found.share("lengths") == pytest.approx(waited, abs=0.02)
     assert sum(part.share for part in found.parts if part.name not in ("compute", "lengths")) < 0.02
     assert found.share("transfer") < 1e-3  # what the slowest takes longer by chance is none
@@ -113,7 +113,7 @@ def test_waiting_is_found_from_what_microbatches_hold(sync, told, seed):
 @pytest.mark.parametrize("told", [False, True])
 def test_a_slow_rank_is_told_from_those_with_longer_samples(sync, told):
     run, waited = watched(sync, pace=(1.0, 1.0, 1.4), told=told)
-    found = broken_down(run)
+    found = break_down(run)
     assert found.ranks[2].pace == pytest.approx(1.4, rel=0.03)
     assert found.share("lengths") + found.share("device") == pytest.approx(waited, abs=0.02)
     assert found.share("device") > 0.05
@@ -122,24 +122,24 @@ def test_a_slow_rank_is_told_from_those_with_longer_samples(sync, told):
 
 def test_the_slowest_of_each_meeting_is_named_and_what_is_not_compute_for_certain_is_of_the_edges_or_of_lengths():
     run, _ = watched()
-    for late in broken_down(run).late:
+    for late in break_down(run).late:
         met = [mb for mb in run.steps[late.step].microbatches if mb.number == late.microbatch]
         assert late.rank == max(met, key=lambda mb: seconds_of(mb.lengths)).rank
     longer = replace(run, steps=tuple(replace(step, seconds=step.seconds + 0.5) for step in run.steps))
-    assert broken_down(longer).by_step["edges"] == pytest.approx([0.5] * 20)
+    assert break_down(longer).by_step["edges"] == pytest.approx([0.5] * 20)
     rows = [RanMicrobatch(0, m, 0.0, 1.0, (100,)) for m in range(3)] + [RanMicrobatch(1, 0, 0.0, 1.0, (100,))]
-    found = broken_down(SeenRun("a test", 2, (0, 1), (RanStep(0, 3.0, tuple(rows)),), "on-demand"))
+    found = break_down(SeenRun("a test", 2, (0, 1), (RanStep(0, 3.0, tuple(rows)),), "on-demand"))
     assert (found.by_step["compute"], found.by_step["lengths"]) == (pytest.approx([2.0]), pytest.approx([1.0]))
 
 
 def test_what_cannot_be_told_apart_is_said_to_be_inferred_and_compute_that_is_told_is_taken_as_it_is():
-    bare = broken_down(without_lengths(watched()[0]))
+    bare = break_down(without_lengths(watched()[0]))
     assert bare.share("compute") == pytest.approx(1.0)
-    told = broken_down(watched(told=True)[0]).cannot
-    for found in (bare, broken_down(watched(pace=(1.0, 1.0, 1.4), even=True)[0])):
+    told = break_down(watched(told=True)[0]).cannot
+    for found in (bare, break_down(watched(pace=(1.0, 1.0, 1.4), even=True)[0])):
         assert len(found.cannot) > len(told)
     run, waited = watched(told=True, noise=0.3)
-    found = broken_down(run)
+    found = break_down(run)
     assert found.share("compute") == pytest.approx(1 - waited, abs=1e-9)
     assert found.share("untold") > 0.05
 
@@ -160,7 +160,7 @@ def test_waiting_that_falls_into_the_next_microbatch_is_waiting(seed):
         rows = [replace(mb, wall=float(walls[mb.rank, mb.number])) for mb in step.microbatches]
         steps.append(RanStep(step.number, float(now.max()), tuple(rows)))
         computed, whole = computed + float(own.sum()), whole + 3 * float(now.max())
-    found = broken_down(SeenRun("a test", 3, (0, 1, 2), tuple(steps)))
+    found = break_down(SeenRun("a test", 3, (0, 1, 2), tuple(steps)))
     assert found.share("compute") == pytest.approx(computed / whole, abs=0.01)
     assert found.share("untold") + found.share("transfer") < 0.01
 
@@ -170,7 +170,7 @@ def test_waiting_that_falls_into_the_next_microbatch_is_waiting(seed):
 def test_a_rank_that_is_always_the_slowest_is_slow_and_how_much_more_so_is_not_told(seed, noise):
     """Seconds follow what it holds; what the others hold says how slow it is at least."""
     run, waited = watched(pace=(1.0, 1.0, 1.0, 6.0), seed=seed, noise=noise)
-    found = broken_down(run)
+    found = break_down(run)
     assert found.share("lengths") + found.share("device") <= waited + 0.02
     assert 1.5 < found.ranks[3].pace < 6.1
     assert [rank.pace for rank in found.ranks[:3]] == [1.0, 1.0, 1.0]
@@ -182,7 +182,7 @@ def test_a_rank_that_is_always_the_slowest_is_slow_and_how_much_more_so_is_not_t
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("noise", [0.005, 0.05])
 def test_no_rank_is_slow_that_is_not(seed, noise):
-    found = broken_down(watched(pace=(1.0,) * 4, seed=seed, noise=noise)[0])
+    found = break_down(watched(pace=(1.0,) * 4, seed=seed, noise=noise)[0])
     assert [rank.pace for rank in found.ranks] == [1.0] * 4
     assert not any(re.search(r"rank \d", line) for line in found.cannot)
 
@@ -195,6 +195,6 @@ def test_a_rank_that_is_late_in_every_meeting_is_not_called_late_on_no_rank_thro
         own = {(m.rank, m.number): m.seconds * (6 + 6 * rng.random() if m.rank == 2 else 1) for m in step.microbatches}
         rows = [replace(m, seconds=own[m.rank, m.number], wall=own[2, m.number]) for m in step.microbatches]
         steps.append(replace(step, microbatches=tuple(rows), seconds=sum(own[2, m] for m in range(3))))
-    found = broken_down(replace(run, steps=tuple(steps)))
+    found = break_down(replace(run, steps=tuple(steps)))
     assert found.share("untold") > 0.01
     assert any(re.search("rank 2 .*60 of 60", line) for line in found.cannot)

@@ -17,9 +17,9 @@ from odcsim import catalog, simulate
 from odcsim.balance import balance
 from odcsim.cluster import Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
-from odcsim.decide.diagnosis.found import PARTS
-from odcsim.decide.diagnosis.parts import broken_down
-from odcsim.observed.files import read
+from odcsim.decide.diagnosis.breakdown import break_down
+from odcsim.decide.diagnosis.outcome import PARTS
+from odcsim.observed.run_files import read
 from odcsim.observed.timelines import run_of
 from odcsim.profile import Polynomial, Profile
 from odcsim.results.metrics import usage
@@ -64,7 +64,7 @@ def test_of_runs_with_one_cause_none_is_taken_for_another(told):
         cause = [*CAUSES, ""][number % 7]
         rng = np.random.default_rng(number)
         known = drawn(rng, {cause} - {""}, ranks=int(rng.integers(2, 9)))
-        found = broken_down(run_of_known(known, told=told))
+        found = break_down(run_of_known(known, told=told))
         largest = max(PARTS, key=lambda name: found.share(name) * (name not in ("compute", "padding")))
         named[cause, largest if found.share(largest) >= 0.01 else ""] += 1
         others = {name: found.share(name) for name in WAITING if name != cause}
@@ -87,7 +87,7 @@ def test_of_several_causes_each_has_between_what_it_adds_to_none_and_what_it_add
     for cause in causes:
         none = none.without(cause)
     for told in ("lengths", "kernels"):
-        found = broken_down(run_of_known(known, told=told))
+        found = break_down(run_of_known(known, told=told))
         for cause in causes:
             alone = replace(none, **{OWN[cause]: getattr(known, OWN[cause])})
             low, high = sorted((lost(alone, cause), lost(known, cause)))
@@ -107,7 +107,7 @@ def test_one_rank_that_has_all_causes_is_named_for_each(seed):
     pace = np.ones(ranks)
     pace[worst] = 1.3
     known = Known(lengths, pace, 0.05 * only, 0.03 * only, 0.003 * only)
-    found = broken_down(run_of_known(known))
+    found = break_down(run_of_known(known))
     [rank] = [rank for rank in found.ranks if rank.pace > 1]
     assert rank.rank == worst
     assert rank.pace == pytest.approx(1.3, abs=0.01)
@@ -128,7 +128,7 @@ def test_one_rank_that_has_all_causes_is_named_for_each(seed):
 def test_of_some_ranks_what_they_waited_for_others_is_untold_and_the_rest_as_before(seed, seen):
     rng = np.random.default_rng(seed)
     known = drawn(rng, {"lengths", "loader", "transfer"} if seed % 2 else {"lengths", "device"}, ranks=5)
-    every, some = broken_down(run_of_known(known)), broken_down(run_of_known(known, seen=seen))
+    every, some = break_down(run_of_known(known)), break_down(run_of_known(known, seen=seen))
     before = {rank.rank: rank for rank in every.ranks}
     assert [rank.rank for rank in some.ranks] == [*seen]
     for rank in some.ranks:
@@ -145,21 +145,21 @@ def test_of_some_ranks_what_they_waited_for_others_is_untold_and_the_rest_as_bef
 def test_the_interval_over_steps_holds_the_share_of_a_longer_run():
     """Of 90 % intervals from 10 steps each, about nine in ten hold what 400 steps come to."""
     run = run_of_known(drawn(np.random.default_rng(5), {"lengths"}, ranks=4, steps=400))
-    truth, inside = broken_down(run).share("lengths"), 0
+    truth, inside = break_down(run).share("lengths"), 0
     for first in range(0, 400, 10):
-        parts = broken_down(replace(run, steps=run.steps[first : first + 10])).parts
+        parts = break_down(replace(run, steps=run.steps[first : first + 10])).parts
         [part] = [part for part in parts if part.name == "lengths"]
         assert part.low < part.share < part.high
         inside += part.low <= truth <= part.high
     assert 0.8 * 40 <= inside <= 40
-    one = broken_down(replace(run, steps=run.steps[:1]))
+    one = break_down(replace(run, steps=run.steps[:1]))
     assert all(part.low == part.share == part.high for part in one.parts)
     assert one.cannot
 
 
 def test_where_nothing_is_lost_all_is_compute():
     known = Known(np.full((8, 4, 3), 6000), np.ones(4), *(np.zeros((8, 4)) for _ in range(3)), bytes=0.0)
-    found = broken_down(run_of_known(known))
+    found = break_down(run_of_known(known))
     assert (found.share("compute"), found.cannot) == (pytest.approx(1.0), ())
 
 
@@ -172,21 +172,21 @@ def test_lengths_are_no_cause_where_all_ranks_hold_the_same(ranks, seed, noise, 
     lengths = np.repeat(rng.integers(500, 9000, (5, 1, 3)), ranks, axis=1)
     known = replace(known, lengths=lengths, jitter=np.exp(rng.normal(0, noise, lengths.shape)))
     run = replace(run_of_known(known), sync="deferred" if deferred else "collective")
-    assert broken_down(run).share("lengths") == 0.0
+    assert break_down(run).share("lengths") == 0.0
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lengths_of_another_run_are_doubted_and_its_own_are_not(seed):
     rng = np.random.default_rng(seed)
     run = run_of_known(drawn(rng, {"lengths", "device"}, ranks=4))
-    own = set(broken_down(run).cannot)
+    own = set(break_down(run).cannot)
     for least in (8999, 500):
         steps = []
         for step in run.steps:
             others = rng.integers(least, 9000, len(step.microbatches)).tolist()
             ran = zip(step.microbatches, others, strict=True)
             steps.append(replace(step, microbatches=tuple(replace(m, lengths=(other,)) for m, other in ran)))
-        assert set(broken_down(replace(run, steps=tuple(steps))).cannot) - own
+        assert set(break_down(replace(run, steps=tuple(steps))).cannot) - own
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def watched(tmp_path_factory):
 
     def diagnosed(lengths, **injected):
         run = read([str(path) for path in watches.wrote(folder, watches.met(lengths, **injected))])
-        return {part.name: part for part in broken_down(run).parts}
+        return {part.name: part for part in break_down(run).parts}
 
     return diagnosed
 
@@ -230,7 +230,7 @@ def test_lengths_are_named_whether_waiting_is_told_or_not_and_a_slow_rank_where_
 def test_of_one_rank_of_several_transfers_are_the_least_that_it_was_blocked(tmp_path, ranks, transfer):
     ran = [watches.ran(0, 4.0, [500], 3.0), watches.ran(4.0, 2.0, [500], 0.5)]
     rows = [[watches.step(n, ran, seconds=6.0) for n in range(6)]] * ranks
-    found = broken_down(read([str(watches.wrote(tmp_path, rows)[0])]))
+    found = break_down(read([str(watches.wrote(tmp_path, rows)[0])]))
     assert found.share("transfer") == pytest.approx(transfer / 6)
     assert found.share("untold") == pytest.approx((3.5 - transfer) / 6)
     assert found.share("compute") == pytest.approx(2.5 / 6)
@@ -251,7 +251,7 @@ def samples(kind: str, seed: int = 0) -> ScheduleFile:
 def simulated(sync: str, file: ScheduleFile, cluster: Cluster):
     """What usage says of it, and what is found."""
     line = simulate(file, Cost(MODEL, PROFILE, cluster).by(sync=sync))
-    return usage(line), broken_down(run_of(line, file))
+    return usage(line), break_down(run_of(line, file))
 
 
 @pytest.fixture

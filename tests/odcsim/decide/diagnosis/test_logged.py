@@ -7,8 +7,8 @@ import pytest
 import odcsim
 from odcsim import InputError, flags
 from odcsim.decide import stock
-from odcsim.decide.diagnosis.found import EFFORTS, PARTS
-from odcsim.decide.diagnosis.logged import logged
+from odcsim.decide.diagnosis.log_diagnosis import diagnose_log
+from odcsim.decide.diagnosis.outcome import EFFORTS, PARTS
 from odcsim.decide.diagnosis.told import answer
 from odcsim.decide.evaluate import evaluate
 
@@ -43,7 +43,7 @@ def log_of(tmp_path, setting, way):
 def test_parts_and_gains_are_those_of_the_run(way, tmp_path):
     balancer, sync = way
     path, usage = log_of(tmp_path, true(), way)
-    run, found, changes = logged([path], RUN | {"balancer": balancer, "sync": sync})
+    run, found, changes = diagnose_log([path], RUN | {"balancer": balancer, "sync": sync})
     assert list(found.by_step) == list(PARTS) == [part.name for part in found.parts]
     assert sum(part.share for part in found.parts) == pytest.approx(1)
     assert all(part.low <= part.share <= part.high for part in found.parts)
@@ -64,7 +64,7 @@ def test_parts_and_gains_are_those_of_the_run(way, tmp_path):
 def test_a_step_takes_what_was_logged_whatever_is_drawn(tmp_path):
     """Of the same run with other draws."""
     path, usage = log_of(tmp_path, true(minibatches=30, seed=7), ("native", "collective"))
-    _, found, changes = logged([path], RUN | {"balancer": "native"})
+    _, found, changes = diagnose_log([path], RUN | {"balancer": "native"})
     mean = float(usage.makespan.mean())
     assert found.seconds == pytest.approx(mean)
     assert all(way.seconds * way.gain == pytest.approx(mean) for way in changes.ways)
@@ -75,7 +75,7 @@ def test_padding_is_a_part_of_its_own(tmp_path):
     run = true(trainer="torchtitan", minibatch=9)
     [way] = stock.choose(run)
     path, _ = log_of(tmp_path, way.setting, way.pair)
-    _, found, _ = logged([path], RUN | {"trainer": "torchtitan", "minibatch": 9})
+    _, found, _ = diagnose_log([path], RUN | {"trainer": "torchtitan", "minibatch": 9})
     full = way.setting.trace.bundles.mean / way.setting.limit
     padding, compute = found.share("padding"), found.share("compute")
     assert padding / (padding + compute) == pytest.approx(1 - full, abs=0.03)
@@ -93,15 +93,15 @@ def test_a_folder_is_as_good_as_the_log_in_it(tmp_path):
 @pytest.mark.parametrize("missing", ["trace", "model", "gpu", "devices"])
 def test_what_does_not_say_the_run_is_refused(missing, tmp_path):
     path, _ = log_of(tmp_path, true(minibatches=4), ("native", "collective"))
-    assert logged([path], RUN | {"balancer": "native"})
+    assert diagnose_log([path], RUN | {"balancer": "native"})
     with pytest.raises(InputError):
-        logged([path], without(missing) | {"balancer": "native"})
+        diagnose_log([path], without(missing) | {"balancer": "native"})
 
 
 def test_a_trainers_setting_is_a_way_and_flags_knows_it(tmp_path):
     """Of TRL's batches, of a sample each."""
     path, _ = log_of(tmp_path, true(trainer="trl"), ("padded", "deferred"))
-    changes = logged([path], RUN | {"trainer": "trl", "balancer": "padded", "sync": "deferred", "price": 2.0})[2]
+    changes = diagnose_log([path], RUN | {"trainer": "trl", "balancer": "padded", "sync": "deferred", "price": 2.0})[2]
     packing = next(way for way in changes.ways if way.effort == EFFORTS[0])
     told = answer(changes.inputs, [way.row for way in changes.ways])
     assert flags("trl", told, row=changes.ways.index(packing) + 1).settings["--packing"] is True

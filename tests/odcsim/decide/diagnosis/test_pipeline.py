@@ -12,9 +12,9 @@ from scripts import ROOT
 
 from odcsim import InputError
 from odcsim.decide.diagnosis import pipeline_changes, pipeline_grid
+from odcsim.decide.diagnosis.breakdown import break_down
 from odcsim.decide.diagnosis.changes import changes
-from odcsim.decide.diagnosis.found import PARTS
-from odcsim.decide.diagnosis.parts import broken_down
+from odcsim.decide.diagnosis.outcome import PARTS
 from odcsim.decide.diagnosis.pipeline_causes import causes_of
 from odcsim.decide.diagnosis.pipeline_grid import grid_of
 from odcsim.observed.stragglers import read
@@ -33,7 +33,7 @@ def seen(tmp_path_factory):
 
 
 def shares(run):
-    return {part.name: part.share for part in broken_down(run).parts}
+    return {part.name: part.share for part in break_down(run).parts}
 
 
 def named(run, least=0.03):
@@ -60,7 +60,7 @@ def test_replayed_from_its_passes_a_step_takes_as_long_as_it_did_and_parts_sum_t
     run = seen(laid)
     grid = grid_of(run)
     np.testing.assert_allclose(grid.replay(grid.seconds), grid.measured, rtol=1e-9)
-    found = broken_down(run)
+    found = break_down(run)
     np.testing.assert_allclose(sum(found.by_step[name] for name in PARTS), grid.measured, rtol=1e-9)
     assert sum(part.share for part in found.parts) == pytest.approx(1)
     causes = causes_of(grid)
@@ -91,7 +91,7 @@ def test_what_was_injected_is_named_and_nothing_else(seen, injected, causes):
 ])  # fmt: skip
 def test_a_slow_device_is_named_with_its_rank_beside_uneven_lengths(seen, place, pace, laid):
     laid = pipelines.made(slow=(place, pace), **laid)
-    found, slow = broken_down(seen(laid)), laid.rank(*place)
+    found, slow = break_down(seen(laid)), laid.rank(*place)
     paces = {one.rank: one.pace for one in found.ranks}
     assert paces.pop(slow) == pytest.approx(pace, abs=0.04)
     assert set(paces.values()) == {1.0}
@@ -102,10 +102,10 @@ def test_a_slow_device_is_named_with_its_rank_beside_uneven_lengths(seen, place,
 
 def test_an_even_pipeline_waits_but_to_fill_and_drain_and_has_nothing_to_gain(seen):
     run = seen(pipelines.made(stages=(1.0, 1.0, 1.0)))
-    found, step = shares(run), broken_down(run).seconds
+    found, step = shares(run), break_down(run).seconds
     assert found["bubble"] * step == pytest.approx(2 * 0.3, rel=0.15)  # of each of two stages a forward and a backward
     assert found["compute"] * step == pytest.approx(6 * 0.3 + pipelines.UPDATE)
-    gains = changes(seen(pipelines.made()), broken_down(seen(pipelines.made())), {"price": 2.5})
+    gains = changes(seen(pipelines.made()), break_down(seen(pipelines.made())), {"price": 2.5})
     assert (gains.ways, gains.cannot, gains.replayed) == ((), (), pytest.approx(1))
 
 
@@ -114,16 +114,16 @@ def test_what_cannot_be_told_names_nobody_and_the_microbatch_that_others_waited_
     laid = pipelines.made(steps=6, uneven=0.1)
     for passes in (laid.forward, laid.backward):
         passes[:, 2] *= 1.4
-    found = broken_down(seen(laid))
+    found = break_down(seen(laid))
     assert any(f"{laid.rank(2, 0)}, {laid.rank(2, 1)}" in text for text in found.cannot)
     assert {one.pace for one in found.ranks} == {1.0}
-    one = broken_down(seen(pipelines.made(steps=1, uneven=0.4)))
+    one = break_down(seen(pipelines.made(steps=1, uneven=0.4)))
     assert all(part.low == pytest.approx(part.share) == part.high for part in one.parts)
     assert one.cannot
     laid = pipelines.made(steps=3)
     for passes in (laid.forward, laid.backward):
         passes[1, 4, :, 2] *= 6
-    worst = broken_down(seen(laid)).late[0]
+    worst = break_down(seen(laid)).late[0]
     assert (worst.step, worst.microbatch, worst.why) == (1, 2, "lengths")
     assert worst.rank in (laid.rank(4, 0), laid.rank(4, 1))
     assert worst.seconds > 10
@@ -142,9 +142,12 @@ def relaid(run, laid, seconds):
 def test_what_a_change_promises_is_what_a_run_with_it_takes(seen, stages):
     laid = pipelines.made(steps=5, uneven=0.4, slow=((1, 1), 1.2), stages=stages)
     run = seen(laid)
-    found, causes = broken_down(run), causes_of(grid_of(run))
+    found, causes = break_down(run), causes_of(grid_of(run))
     ways = {one.way: one for one in changes(run, found, {}).ways}
-    tried = {LAYERS: pipeline_changes._layered(causes, causes.grid.seconds), DEALT: pipeline_changes._dealt(causes)}
+    tried = {
+        LAYERS: pipeline_changes.level_stages(causes, causes.grid.seconds),
+        DEALT: pipeline_changes.deal_again(causes),
+    }
     for way, seconds in tried.items():
         took = np.mean([step.seconds for step in seen(relaid(run, laid, seconds)).steps])
         assert ways[way].seconds == pytest.approx(took, rel=1e-6)
@@ -155,15 +158,15 @@ def test_what_a_change_promises_is_what_a_run_with_it_takes(seen, stages):
 def test_microbatches_dealt_anew_are_the_same_ones(seen):
     run = seen(pipelines.made(steps=3, uneven=0.4))
     causes = causes_of(grid_of(run))
-    dealt, grid = pipeline_changes._dealt(causes), causes.grid
+    dealt, grid = pipeline_changes.deal_again(causes), causes.grid
     for step in range(3):
         before, after = (np.sort(each[grid.steps == step], axis=0) for each in (grid.seconds, dealt))
         np.testing.assert_allclose(before, after)
-    best = changes(run, broken_down(run), {"price": 2.5}).ways[-1]
+    best = changes(run, break_down(run), {"price": 2.5}).ways[-1]
     assert best.gain > 1.05
     assert best.dollars_a_day == pytest.approx(run.ranks * 24 * 2.5 * (1 - 1 / best.gain))
     with pytest.raises(InputError):
-        changes(run, broken_down(run), {"trainer": "trl"})
+        changes(run, break_down(run), {"trainer": "trl"})
 
 
 @given(stages=st.integers(1, 5), chunks=st.integers(1, 3))
@@ -186,7 +189,7 @@ def test_stages_that_are_missing_or_run_other_passes_are_refused(seen):
     unlike = replace(run, steps=(replace(run.steps[0], tracks=(*tracks, odd)),))
     for wrong in (seen(SimpleNamespace(rows=lambda: rows)), unlike):
         with pytest.raises(InputError):
-            broken_down(wrong)
+            break_down(wrong)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +204,7 @@ def test_a_real_job_is_replayed_as_its_own_analysis_has_it(real):
     causes = causes_of(grid)
     even = causes.seconds(lengths=False, device=False, stages=False, rest=False)
     assert float(grid.replay(even).mean()) == pytest.approx(6.04, abs=0.02)
-    assert sum(broken_down(real).by_step["bubble"]) / len(grid.measured) == pytest.approx(0.62, abs=0.02)
+    assert sum(break_down(real).by_step["bubble"]) / len(grid.measured) == pytest.approx(0.62, abs=0.02)
 
 
 @pytest.mark.slow
@@ -216,7 +219,7 @@ def test_a_real_job_has_uneven_stages_and_lengths_and_a_slow_worker_is_named_whe
     assert named(seen(pipelines.Laid(*even)), 0.01) == {"stages"}
     for passes in (laid.forward, laid.backward):
         passes[:, 9, 1] *= 1.3
-    slow = broken_down(seen(laid))
+    slow = break_down(seen(laid))
     paces = {one.rank: one.pace for one in slow.ranks if one.pace != 1.0}
     assert paces == {laid.rank(9, 1): pytest.approx(1.3, abs=0.03)}
     assert slow.share("device") > 0.02

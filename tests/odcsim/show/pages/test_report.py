@@ -17,7 +17,7 @@ from odcsim import plots
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, sweep_max_tokens
 from odcsim.decide.decision import decide
-from odcsim.decide.diagnosis.found import PARTS as LOST
+from odcsim.decide.diagnosis.outcome import PARTS as LOST
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors.simulation import simulate

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from odcsim.cluster import Cluster
 from odcsim.decide import limit, stock
-from odcsim.decide.diagnosis.found import EFFORTS
+from odcsim.decide.diagnosis.outcome import EFFORTS
 from odcsim.decide.diagnosis.replay import SLOW, Replay
 from odcsim.decide.evaluate import Evaluation, Pair, evaluate
 from odcsim.decide.setting import MEET
@@ -52,7 +51,7 @@ class TriedWay:
         return self.evaluation.rows[0].pair
 
 
-def tried(replay: Replay) -> Iterator[TriedWay]:
+def alternatives(replay: Replay) -> Iterator[TriedWay]:
     """All that may be worth it, in order of effort."""
     yield from _own_deal(replay)
     yield from _stock(replay)
@@ -70,65 +69,56 @@ def _repaired(replay: Replay) -> Iterator[TriedWay]:
     }
     for way, seconds in lost.items():
         yield TriedWay(REPAIR, way, replay.evaluation, replay.mended(seconds), BOUND)
-    whole = sum(lost.values(), start=np.zeros(len(places)))
+    total = sum(lost.values(), start=np.zeros(len(places)))
     if cost.cluster.slow:
         ranks = ", ".join(str(device) for device, pace in cost.cluster.slow if pace > SLOW)
         even = replace(replay.setting, cost=replace(cost, cluster=replace(cost.cluster, slow=())))
-        found = replay.priced(replay.deals.padded, even)
+        other = replay.priced(replay.deals.padded, even)
         way = f"{'ranks' if ',' in ranks else 'rank'} {ranks} as fast as the others"
-        yield TriedWay(REPAIR, way, found, _of(replay, found), BOUND)
+        yield TriedWay(REPAIR, way, other, _of(replay, other), BOUND)
         if lost:
-            yield TriedWay(REPAIR, TOGETHER, found, _of(replay, found, whole), BOUND)
+            yield TriedWay(REPAIR, TOGETHER, other, _of(replay, other, total), BOUND)
     elif len(lost) > 1:
-        yield TriedWay(REPAIR, TOGETHER, replay.evaluation, replay.mended(whole), BOUND)
+        yield TriedWay(REPAIR, TOGETHER, replay.evaluation, replay.mended(total), BOUND)
 
 
 def _own_deal(replay: Replay) -> Iterator[TriedWay]:
     """The run's own deal otherwise: without padding, in fuller microbatches, sharded inside nodes."""
     deals, setting = replay.deals, replay.setting
     if deals.pads:
-        found = replay.priced(deals.bare)
+        other = replay.priced(deals.bare)
         rests = "kernels that take samples of several lengths in one row"
-        yield TriedWay(SETTING, "the same microbatches without padding", found, _of(replay, found), rests)
+        yield TriedWay(SETTING, "the same microbatches without padding", other, _of(replay, other), rests)
     larger = max(limits(replay))
     if larger > deals.limit and not setting.trainer:
         meets = sync_named(replay.run.sync).meets
-        found = replay.priced(
-            [_fuller(s, larger, meets=meets) for s in deals.bare], replace(setting, max_tokens=larger)
-        )
+        filled = [fuller(schedule, larger, meets=meets) for schedule in deals.bare]
+        other = replay.priced(filled, replace(setting, max_tokens=larger))
         way = f"up to {larger:,} tokens in a microbatch{' without padding' if deals.pads else ''}"
-        yield TriedWay(SETTING, way, found, _of(replay, found))
-    if _between(replay):
+        yield TriedWay(SETTING, way, other, _of(replay, other))
+    cluster, full = setting.cost.cluster, setting.cost.sharded == "full" and setting.cost.cluster.nodes > 1
+    if full and cluster.gpus % cluster.devices_per_node == 0 and replay.found.share("transfer") > WORTH:
         known = tuple(t for t in setting.cost.profile.timings if t.kind not in TRANSFERS)
         cost = replace(setting.cost.by(sharding="hybrid"), profile=replace(setting.cost.profile, timings=known))
-        found = replay.priced(deals.padded, replace(setting, cost=cost))
+        other = replay.priced(deals.padded, replace(setting, cost=cost))
         rests = "rates of the cluster in the place of transfers as they were seen"
-        yield TriedWay(SETTING, "hybrid sharding: every node holds all parameters", found, _of(replay, found), rests)
+        yield TriedWay(SETTING, "hybrid sharding: every node holds all parameters", other, _of(replay, other), rests)
 
 
-def _between(replay: Replay) -> bool:
-    """Whether transfers between nodes could stay inside them."""
-    cluster: Cluster = replay.setting.cost.cluster
-    full = replay.setting.cost.sharded == "full" and cluster.nodes > 1
-    return full and cluster.gpus % cluster.devices_per_node == 0 and replay.found.share("transfer") > WORTH
-
-
-def _fuller(schedule: Schedule, most: int, *, meets: bool) -> Schedule:
+def fuller(schedule: Schedule, most: int, *, meets: bool) -> Schedule:
     """Each device's samples in their order, in as few microbatches as hold them."""
-    devices = [_filled([i for mb in device for i in mb], schedule.lengths, most) for device in schedule.devices]
+    devices = []
+    for device in schedule.devices:
+        filled, tokens = list[tuple[int, ...]](), most
+        for sample in (i for mb in device for i in mb):
+            if tokens + schedule.lengths[sample] > most:
+                filled.append(())
+                tokens = 0
+            filled[-1] += (sample,)
+            tokens += schedule.lengths[sample]
+        devices.append(filled)
     count = max(map(len, devices)) if meets else 0
     return schedule.dealt(flattened([[*of, *([()] * (count - len(of)))] for of in devices]))
-
-
-def _filled(samples: Sequence[int], lengths: Sequence[int], most: int) -> list[tuple[int, ...]]:
-    found, held = list[tuple[int, ...]](), most
-    for i in samples:
-        if held + lengths[i] > most:
-            found.append(())
-            held = 0
-        found[-1] += (i,)
-        held += lengths[i]
-    return found
 
 
 def _stock(replay: Replay) -> Iterator[TriedWay]:
@@ -136,24 +126,20 @@ def _stock(replay: Replay) -> Iterator[TriedWay]:
     if stock.find(replay.setting.trainer) is None or replay.deals.whole:
         return
     steps, beside = len(replay.deals.places), float(replay.beside.sum())
-    asked = 0 if replay.fits and not replay.asked_limit else limits(replay)[0]
+    tokens = 0 if replay.fits and not replay.asked_limit else limits(replay)[0]
     again = steps * -(-ANEW // steps)
-    anew = replace(replay.setting, stepped=False, in_order=False, minibatches=again, max_tokens=asked)
+    anew = replace(replay.setting, stepped=False, in_order=False, minibatches=again, max_tokens=tokens)
     try:
         every = stock.choose(anew)
     except InputError:
         return
-    found = [(way, evaluate(way.setting, [way.pair])) for way in every]
-    gains = [_bounded(unlike(replay.evaluation, replay.ran, one, beside), replay.most(one)) for _, one in found]
-    yield from of_rules(
-        TriedWay(SETTING, own_way(way), one, gain, "batches drawn anew")
-        for (way, one), gain in zip(found, gains, strict=True)
-    )
-
-
-def _bounded(gain: tuple[float, float, float], most: float) -> tuple[float, float, float]:
-    mean, low, high = (min(one, most) for one in gain)
-    return mean, low, high
+    own = list[TriedWay]()
+    for way in every:
+        other = evaluate(way.setting, [way.pair])
+        most = replay.most(other)
+        gain, low, high = (min(of, most) for of in unlike(replay.evaluation, replay.ran, other, beside))
+        own.append(TriedWay(SETTING, own_way(way), other, (gain, low, high), "batches drawn anew"))
+    yield from of_rules(own)
 
 
 def of_rules(every: Iterable[TriedWay]) -> Iterator[TriedWay]:
@@ -173,16 +159,16 @@ def own_way(way: Way) -> str:
     return f"{way.setting.trainer}: {way.rule.says}{each}{met}"
 
 
-def unlike(ran: Evaluation, took: Floats, found: Evaluation, beside: float = 0.0) -> tuple[float, float, float]:
+def unlike(ran: Evaluation, took: Floats, other: Evaluation, beside: float = 0.0) -> tuple[float, float, float]:
     """The gain of other minibatches over those that ran and took so long: for as many tokens, with its interval. The
     deviations of both add up. `beside`: seconds of all steps that no schedule changes."""
-    [row], [usage], [was] = found.rows, found.usages, ran.rows
+    [row], [usage], [was] = other.rows, other.usages, ran.rows
     tokens = was.tokens_per_second * was.makespan_seconds
     times = tokens / (row.tokens_per_second * row.makespan_seconds) * float(usage.makespan.sum())
     gain = float(took.sum()) / (times + beside)
     ends = [
         interval(of, np.full(len(of), of.mean()), draws, RUN)
-        for of, draws in ((took, ran.draws), (usage.makespan, found.draws))
+        for of, draws in ((took, ran.draws), (usage.makespan, other.draws))
     ]
     low, high = (float(np.hypot(*(np.log(end[side]) for end in ends))) for side in (0, 1))
     return gain, gain * float(np.exp(-low)), gain * float(np.exp(high))
@@ -218,24 +204,24 @@ def _best(replay: Replay, effort: str, pairs: Sequence[Pair]) -> TriedWay:
     """Of these at each limit, of what fits."""
     every = []
     for tokens in limits(replay):
-        found = evaluate(replace(replay.setting, max_tokens=tokens), pairs)
-        for row, usage in zip(found.rows, found.usages, strict=True):
-            one = replace(found, rows=(row,), usages=(usage,))
+        other = evaluate(replace(replay.setting, max_tokens=tokens), pairs)
+        for row, usage in zip(other.rows, other.usages, strict=True):
+            one = replace(other, rows=(row,), usages=(usage,))
             every.append(TriedWay(effort, named(one, replay.evaluation), one, _of(replay, one)))
     fitting = [one for one in every if one.evaluation.rows[0].memory_fits is not False] or every
     return max(fitting, key=lambda one: one.gain[0])
 
 
-def named(found: Evaluation, ran: Evaluation) -> str:
+def named(other: Evaluation, ran: Evaluation) -> str:
     """A deal under a sync in words, with what it changes beside who has which samples."""
-    [row], [was], limit = found.rows, ran.rows, found.setting.limit
+    [row], [was], limit = other.rows, ran.rows, other.setting.limit
     full = f", up to {limit:,} tokens in a microbatch" if limit != ran.setting.limit else ""
     clearly = not 1 / FEWER < row.microbatches / was.microbatches < FEWER
     count = f", in {row.microbatches:.2g} instead of {was.microbatches:.2g} microbatches a device" if clearly else ""
     return f"{row.balancer} under {row.sync}{full}{count}"
 
 
-def _of(replay: Replay, found: Evaluation, less: Floats | float = 0.0) -> tuple[float, float, float]:
+def _of(replay: Replay, evaluation: Evaluation, less: Floats | float = 0.0) -> tuple[float, float, float]:
     """`less`: seconds of each step that it spares beside."""
-    other: Floats = found.usages[0].makespan + np.maximum(replay.beside - less, 0.0)
-    return replay.gain(other, found)
+    other: Floats = evaluation.usages[0].makespan + np.maximum(replay.beside - less, 0.0)
+    return replay.gain(other, evaluation)

@@ -36,18 +36,26 @@ def read_log(path: Path | str) -> Log:
     rows = _rows(Path(path), ("lengths", "seconds"), EXPECTED)
     if not rows:
         raise InputError("holds no microbatch", where=str(path), fix=f"expected {EXPECTED}")
-    lengths = tuple(_lengths(row["lengths"], where) for where, row in rows)
-    return Log(lengths, tuple(_seconds(row["seconds"], where) for where, row in rows))
+    lengths, seconds = tuple(_lengths(row["lengths"], where) for where, row in rows), list[float]()
+    for where, row in rows:
+        try:
+            value = float(row["seconds"])
+        except ValueError:
+            value = math.nan
+        if not timed(value):
+            Given("seconds", row["seconds"], where).refuse(SECONDS)
+        seconds.append(value)
+    return Log(lengths, tuple(seconds))
 
 
 def read_lengths(path: Path | str, one: bool) -> dict[tuple[int, int], list[tuple[int, ...]]]:
     """What each step of each device held, microbatch by microbatch. With one device the column may be missing."""
     path, needed = Path(path), ("step", "lengths") if one else ("device", "step", "lengths")
-    held: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    contents: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for where, row in _rows(path, needed, f"columns {', '.join(needed)}, a row for each microbatch"):
-        key = (_whole(row.get("device", "0"), "device", where), _whole(row["step"], "step", where))
-        held.setdefault(key, []).append(_lengths(row["lengths"], where))
-    return held
+        key = (_number(row.get("device", "0"), "device", where), _number(row["step"], "step", where))
+        contents.setdefault(key, []).append(_lengths(row["lengths"], where))
+    return contents
 
 
 def _rows(path: Path, needed: tuple[str, ...], expected: str) -> list[tuple[str, dict[str, str]]]:
@@ -91,7 +99,7 @@ def split_in_words(recipe: Recipe) -> str:
     return f"{split}, as FLOPs {counted} recompute are"
 
 
-def _whole(text: str, name: str, where: str) -> int:
+def _number(text: str, name: str, where: str) -> int:
     if not (text.strip().isascii() and text.strip().isdecimal() and len(text) <= 12):
         Given(name, text, where).refuse("expected a whole number from 0")
     return int(text)
@@ -103,13 +111,3 @@ def _lengths(text: str, where: str) -> tuple[int, ...]:
         if not (part.isascii() and part.isdecimal() and len(part) <= 10 and 0 < int(part) < MOST):
             Given(f"lengths[{i}]", part, where).refuse("expected whole numbers with ';' between them")
     return tuple(int(part) for part in parts)
-
-
-def _seconds(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not timed(value):
-        Given("seconds", text, where).refuse(SECONDS)
-    return value

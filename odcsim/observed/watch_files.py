@@ -11,12 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.observed.operations import track_of
-from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track
+from odcsim.observed.run import NO, Doing, Met, RanMicrobatch, RanStep, SeenRun, Track, track_of
 from odcsim.support.inputs import LINES, read_text, reading
 from odcsim.support.numbers import counted
 from odcsim.support.values import Given
-from odcsim.timeline import Floats
 
 FORMAT, VERSION = "odcsim watch", 1
 EXPECTED = "a rank's file of odc_engine.watch"
@@ -49,7 +47,7 @@ class WatchedStep:
     microbatches: tuple[WatchedMicrobatch, ...]
 
     @property
-    def told(self) -> bool:
+    def apart(self) -> bool:
         """Whether compute is told apart from waiting."""
         return all(m.waited is not None for m in self.microbatches)
 
@@ -68,14 +66,17 @@ class WatchedRank:
 def read(paths: Sequence[Path]) -> SeenRun:
     files = read_ranks(paths)
     numbers = common_steps(files, paths)
-    offsets = _offsets(files, numbers)
+    # By how much each rank's clock is ahead of the first one's: steps end together, in the middle of all steps.
+    ends = np.array([[file.steps[n].begin + file.steps[n].seconds for n in numbers] for file in files])
+    ahead = np.median(ends - ends[0], axis=1).tolist()
+    offsets = {file.rank: seconds for file, seconds in zip(files, ahead, strict=True)}
     missing = sorted(set(range(files[0].ranks)) - {file.rank for file in files})
     lacks = [f"files of ranks {', '.join(map(str, missing[:8]))}{', ...' if missing[8:] else ''}"] if missing else []
     left = len(set().union(*(file.steps for file in files))) - len(numbers)
     lacks += [f"{counted(left, 'step')} that not all ranks have written, left out"] if left else []
-    told = all(file.steps[number].told for file in files for number in numbers)
+    apart = all(file.steps[number].apart for file in files for number in numbers)
     once = _meets_once([[(file.steps[n], offsets[file.rank]) for file in files] for n in numbers])
-    if not told and not once:
+    if not apart and not once:
         lacks.append("compute apart from waiting: both are inferred from lengths alone")
     return SeenRun(
         f"watched steps of {counted(len(files), 'rank')}",
@@ -86,7 +87,7 @@ def read(paths: Sequence[Path]) -> SeenRun:
                 number,
                 [(file.rank, file.steps[number], offsets[file.rank]) for file in files],
                 files[0].ranks,
-                told=told or once,
+                apart=apart or once,
                 once=once,
             )
             for number in numbers
@@ -118,16 +119,17 @@ def common_steps(files: Sequence[WatchedRank], paths: Sequence[Path]) -> list[in
     numbers = set(files[0].steps).intersection(*(file.steps for file in files))
     if not numbers:
         raise InputError("no step that all ranks have", where=str(paths[0]), fix="give the files of one run")
-    if not any(_overlap([file.steps[number] for file in files]) for number in numbers):
+
+    def overlap(number: int) -> bool:
+        """Whether ranks ran it at one time, by clocks that may be as far apart as it took, or as CLOCKS."""
+        steps = [file.steps[number] for file in files]
+        apart = max(step.begin for step in steps) - min(step.begin + step.seconds for step in steps)
+        return apart <= max(CLOCKS, *(step.seconds for step in steps))
+
+    if not any(map(overlap, numbers)):
         problem = "no step that ranks ran at one time: these are files of several runs, or clocks are far apart"
         raise InputError(problem, where=str(paths[0]), fix="give the files of one run")
     return sorted(numbers)
-
-
-def _overlap(steps: Sequence[WatchedStep]) -> bool:
-    """Whether ranks ran it at one time, by clocks that may be as far apart as it took, or as CLOCKS."""
-    apart = max(step.begin for step in steps) - min(step.begin + step.seconds for step in steps)
-    return apart <= max(CLOCKS, *(step.seconds for step in steps))
 
 
 def read_rank(path: Path) -> WatchedRank:
@@ -168,31 +170,16 @@ def _line(text: str, where: str) -> Given:
 
 
 def _read_step(given: Given) -> WatchedStep:
-    return WatchedStep(
-        float(given.key("begin").number()),
-        float(given.key("seconds").number(SHORTEST)),
-        float(given.key("loader", 0.0).number()),
-        float(given.key("collector", 0.0).number()),
-        tuple(_read_microbatch(item) for item in given.key("microbatches").items()),
-    )
-
-
-def _read_microbatch(given: Given) -> WatchedMicrobatch:
-    waited = given.key("waited")
-    return WatchedMicrobatch(
-        float(given.key("begin").number()),
-        seconds := float(given.key("seconds").number()),
-        given.key("lengths").wholes(1, LONGEST),
-        given.key("computed", 0).whole(0),
-        None if waited.value is None else min(float(waited.number()), seconds),
-    )
-
-
-def _offsets(files: Sequence[WatchedRank], numbers: Sequence[int]) -> dict[int, float]:
-    """By how much each rank's clock is ahead of the first one's: steps end together, in the middle of all steps."""
-    ends = np.array([[f.steps[n].begin + f.steps[n].seconds for n in numbers] for f in files])
-    ahead = np.median(ends - ends[0], axis=1)
-    return {file.rank: float(seconds) for file, seconds in zip(files, ahead, strict=True)}
+    begin, seconds = float(given.key("begin").number()), float(given.key("seconds").number(SHORTEST))
+    loader, collector = (float(given.key(name, 0.0).number()) for name in ("loader", "collector"))
+    microbatches = list[WatchedMicrobatch]()
+    for item in given.key("microbatches").items():
+        waited = item.key("waited")
+        at, took = float(item.key("begin").number()), float(item.key("seconds").number())
+        lengths, computed = item.key("lengths").wholes(1, LONGEST), item.key("computed", 0).whole(0)
+        idle = None if waited.value is None else min(float(waited.number()), took)
+        microbatches.append(WatchedMicrobatch(at, took, lengths, computed, idle))
+    return WatchedStep(begin, seconds, loader, collector, tuple(microbatches))
 
 
 def _meets_once(steps: Sequence[Sequence[tuple[WatchedStep, float]]]) -> bool:
@@ -204,58 +191,52 @@ def _meets_once(steps: Sequence[Sequence[tuple[WatchedStep, float]]]) -> bool:
         walls, ends = [m.seconds for m, _ in ran], [begin + m.begin + m.seconds for m, begin in ran]
         apart += min(max(of, default=0.0) - min(of, default=0.0) for of in (walls, ends))
         longest += max(walls, default=0.0)
-    return apart > APART * longest and _follow_own(steps)
-
-
-def _follow_own(steps: Sequence[Sequence[tuple[WatchedStep, float]]]) -> bool:
-    """Whether a microbatch's seconds follow what it holds far rather than what the fullest beside it does."""
+    if apart <= APART * longest:
+        return False
+    # Seconds are to follow what a microbatch holds far rather than what the fullest beside it does.
     rounds = [some for ranks in steps for some in zip(*(one.microbatches for one, _ in ranks), strict=False)]
     own = [(1.0, sum(m.lengths), sum(n * n for n in m.lengths)) for some in rounds for m in some]
     fullest = [max(own[i : i + len(steps[0])]) for i in range(0, len(own), len(steps[0])) for _ in steps[0]]
-    walls = np.array([m.seconds for some in rounds for m in some])
-    missed = [_missed(np.array(held, np.float64), walls) for held in (own, fullest)]
-    return len(walls) > FEWEST and missed[0] < missed[1] / 2
-
-
-def _missed(held: Floats, walls: Floats) -> float:
-    """Sum of squares that a line in tokens and squares of lengths leaves."""
-    found, *_ = np.linalg.lstsq(held / np.maximum(held.max(axis=0), 1.0), walls, rcond=None)
-    return float(((held / np.maximum(held.max(axis=0), 1.0) @ found - walls) ** 2).sum())
+    seconds = np.array([m.seconds for some in rounds for m in some])
+    missed = []  # sums of squares that a line in tokens and squares of lengths leaves
+    for contents in (own, fullest):
+        columns = np.array(contents, np.float64)
+        columns /= np.maximum(columns.max(axis=0), 1.0)
+        line, *_ = np.linalg.lstsq(columns, seconds, rcond=None)
+        missed.append(float(((columns @ line - seconds) ** 2).sum()))
+    return len(seconds) > FEWEST and missed[0] < missed[1] / 2
 
 
 def _step(
-    number: int, ranks: Sequence[tuple[int, WatchedStep, float]], world: int, *, told: bool, once: bool
+    number: int, ranks: Sequence[tuple[int, WatchedStep, float]], world: int, *, apart: bool, once: bool
 ) -> RanStep:
-    """`told`: whether compute is told apart from waiting; else a microbatch is one piece, in no meeting. Nor is one
+    """`apart`: whether compute is told apart from waiting; else a microbatch is one piece, in no meeting. Nor is one
     process in any: what blocks it is not known. `once`: ranks meet behind their last microbatches, too."""
-    microbatches = tuple(
-        RanMicrobatch(
-            rank,
-            i,
-            m.seconds - (m.waited or 0.0) if told else 0.0,
-            m.seconds,
-            m.lengths,
-            computed=m.computed,
-        )
-        for rank, step, _ in ranks
-        for i, m in enumerate(step.microbatches)
-    )
     zero = min(step.begin - offset for _, step, offset in ranks)
     starts = {rank: step.begin - offset - zero for rank, step, offset in ranks}
-    end = max(starts[rank] + step.seconds for rank, step, _ in ranks)
-    steps = {rank: step for rank, step, _ in ranks}
-    meet = told and world > 1
-    count, unseen = max(len(step.microbatches) for step in steps.values()), world - len(ranks)
-    meetings = tuple(_met(i, steps, starts, unseen) for i in range(count)) if meet else ()
-    if once:
-        meetings += (_met_behind(steps, starts, unseen),)
-    met = meetings[-1].done if once else 0.0
-    last = count if meet else NO
-    tracks = tuple(_track(rank, step, starts[rank], end, told, last, met) for rank, step in steps.items())
-    return RanStep(number, end, microbatches, tracks, meetings)
+    end, unseen = max(starts[rank] + step.seconds for rank, step, _ in ranks), world - len(ranks)
+    microbatches, behind = list[RanMicrobatch](), dict[int, float]()
+    came, done = dict[int, dict[int, float]](), dict[int, float]()  # of each number, by all that have so many
+    for rank, step, _ in ranks:
+        ran = 0.0
+        for i, m in enumerate(step.microbatches):
+            waited, until = m.waited or 0.0, starts[rank] + m.begin + m.seconds
+            seconds = m.seconds - waited if apart else 0.0
+            microbatches.append(RanMicrobatch(rank, i, seconds, m.seconds, m.lengths, computed=m.computed))
+            came.setdefault(i, {})[rank] = until - waited
+            done[i] = max(done.get(i, 0.0), until)
+            ran = max(ran, m.begin + m.seconds)
+        behind[rank] = starts[rank] + min(ran, step.seconds)
+    meet = apart and world > 1
+    meetings = [Met("all-gather", 0, len(of) + unseen, of, done[i]) for i, of in sorted(came.items())] if meet else []
+    if once:  # gradients, once all ranks have run their last microbatches
+        meetings.append(Met("all-reduce", 0, len(behind) + unseen, behind, max(behind.values())))
+    met, last = meetings[-1].done if once else 0.0, len(came) if meet else NO
+    tracks = tuple(_track(rank, step, starts[rank], end, apart, last, met) for rank, step, _ in ranks)
+    return RanStep(number, end, tuple(microbatches), tracks, tuple(meetings))
 
 
-def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool, last: int, met: float) -> Track:
+def _track(rank: int, step: WatchedStep, start: float, end: float, apart: bool, last: int, met: float) -> Track:
     """Waiting is put behind what was computed, and the loader, then the collector, where no microbatch ran. `last`: the
     meeting behind all microbatches, which ended at `met`, where there is one; NO: nobody meets.
 
@@ -266,7 +247,7 @@ def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool, l
     for i, m in enumerate(step.microbatches):
         begin, until = max(at, m.begin), max(at, m.begin + m.seconds)
         free.append((at, begin))
-        came = max(begin, until - (m.waited or 0.0)) if told else begin
+        came = max(begin, until - (m.waited or 0.0)) if apart else begin
         rows += [(begin, came, Doing.COMPUTE, i), (came, until, Doing.MEETING, i)]
         at = until
     behind = max(at, min(step.seconds, met - start)) if step.microbatches else at
@@ -280,24 +261,3 @@ def _track(rank: int, step: WatchedStep, start: float, end: float, told: bool, l
     begins, ends, kinds, of = (np.array(column) for column in zip(*rows, strict=True))
     meetings = np.where((kinds == Doing.MEETING) & (last != NO), np.where(of == NO, last, of), NO)
     return track_of(rank, start + begins, start + ends, kinds, meetings, of, (0.0, end))
-
-
-def _met(number: int, steps: dict[int, WatchedStep], starts: dict[int, float], unseen: int) -> Met:
-    """Of the ranks that have so many microbatches, and those that were not seen: all that they waited for while they
-    ran this one."""
-    came, done = {}, 0.0
-    for rank, step in steps.items():
-        if number < len(step.microbatches):
-            m = step.microbatches[number]
-            until = starts[rank] + m.begin + m.seconds
-            came[rank], done = until - (m.waited or 0.0), max(done, until)
-    return Met("all-gather", 0, len(came) + unseen, came, done)
-
-
-def _met_behind(steps: dict[int, WatchedStep], starts: dict[int, float], unseen: int) -> Met:
-    """Gradients, once all ranks have run their last microbatches."""
-    came = {}
-    for rank, step in steps.items():
-        ran = max((m.begin + m.seconds for m in step.microbatches), default=0.0)
-        came[rank] = starts[rank] + min(ran, step.seconds)
-    return Met("all-reduce", 0, len(came) + unseen, came, max(came.values()))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from odcsim.decide.diagnosis.computed import ComputedTable, Rows, expected
+from odcsim.decide.diagnosis.microbatches import ComputedTable, Rows, expected
 from odcsim.decide.diagnosis.paces import CHANCE, CLEAR, LENGTHS, Paces, paces_of
 from odcsim.observed.run import NO, Doing, Met, RanStep, SeenRun, Track
 from odcsim.program import sync_named
@@ -23,10 +23,14 @@ ROUNDS = 5  # of telling which is the slowest
 SURELY = 0.9  # of meetings: a rank is slow by as much as what others hold says in more than the rest
 
 
-def tracked(run: SeenRun, table: ComputedTable) -> tuple[SeenRun, Floats]:
+def infer_tracks(run: SeenRun, table: ComputedTable) -> tuple[SeenRun, Floats]:
     """The run with tracks in all steps that have microbatches, and the compute of every microbatch of the table."""
     together = sync_named(run.sync).meets
-    steps = {place: step for place, step in enumerate(run.steps) if _open(step, together)}
+    steps = dict[int, RanStep]()  # in which compute is still to be told apart from waiting
+    for place, step in enumerate(run.steps):
+        apart = step.meetings or not together or all(m.seconds for m in step.microbatches)
+        if step.microbatches and not (step.tracks and apart):
+            steps[place] = step
     if not steps:
         return run, table.seconds
     computes = np.where(table.seconds > 0, table.seconds, table.walls)
@@ -34,18 +38,17 @@ def tracked(run: SeenRun, table: ComputedTable) -> tuple[SeenRun, Floats]:
     if together:
         steps = {place: step if step.tracks else _undivided(step) for place, step in steps.items()}
         windows = {place: _windows(step) for place, step in steps.items()}
-        computes = _computes(run, table, np.array([_longest(windows, *row) for row in rows]))
+        longest = np.zeros(len(rows))  # for which a rank can have computed what others wait for; 0: not known
+        for i, (place, rank, number) in enumerate(rows):
+            of = windows.get(place)
+            if of is not None and (rank, number) in of.begins:
+                longest[i] = of.ends[number] - max(of.begins[rank, number], of.before[number])
+        computes = _computes(run, table, longest)
     own = {row: seconds for row, seconds in zip(rows, computes.tolist(), strict=True) if row[0] in steps}
     for place, step in steps.items():
         here = {(rank, number): own[place, rank, number] for at, rank, number in own if at == place}
         steps[place] = _parted(step, windows[place], here, run.ranks) if together else _alone(step, here, run.ranks)
     return replace(run, steps=tuple(steps.get(place, step) for place, step in enumerate(run.steps))), computes
-
-
-def _open(step: RanStep, together: bool) -> bool:
-    """Whether compute is still to be told apart from waiting."""
-    divided = step.tracks and (step.meetings or not together or all(m.seconds for m in step.microbatches))
-    return bool(step.microbatches) and not divided
 
 
 def _computes(run: SeenRun, table: ComputedTable, longest: Floats) -> Floats:
@@ -54,12 +57,12 @@ def _computes(run: SeenRun, table: ComputedTable, longest: Floats) -> Floats:
     longest = np.where(table.seconds > 0, table.seconds, np.where(longest > 0, longest, table.walls))
     if (table.seconds > 0).all():
         return table.seconds
-    found, slowest = _slowest(run, table, longest)
-    if found.usual is None:
+    paces, slowest = _slowest(run, table, longest)
+    if paces.usual is None:
         return longest
-    slow = np.array([found.times[rank] for rank in table.ranks.tolist()])
-    whole = (table.seconds > 0) | (slowest & (len(run.seen) >= run.ranks))
-    guess: Floats = np.where(whole, longest, np.minimum(found.usual * slow, longest))
+    slow = np.array([paces.times[rank] for rank in table.ranks.tolist()])
+    certain = (table.seconds > 0) | (slowest & (len(run.seen) >= run.ranks))
+    guess: Floats = np.where(certain, longest, np.minimum(paces.usual * slow, longest))
     return guess
 
 
@@ -67,7 +70,7 @@ def _slowest(run: SeenRun, table: ComputedTable, longest: Floats) -> tuple[Paces
     """Fitted to who seems to be the slowest of each meeting, and again with who is by that fit; and who that is."""
     _, groups = np.unique(np.stack([table.steps, table.numbers]), axis=1, return_inverse=True)
     ranks = tuple(sorted({*run.seen, *table.ranks.tolist()}))
-    groups, found = groups.ravel(), Paces({}, {})
+    groups, paces = groups.ravel(), Paces({}, {})
     guess: Floats = table.tokens + table.squares / max(float(np.sqrt(table.squares.max(initial=0.0))), 1.0)
     chosen = np.zeros(len(longest), dtype=bool)
     for _ in range(ROUNDS):
@@ -77,13 +80,13 @@ def _slowest(run: SeenRun, table: ComputedTable, longest: Floats) -> tuple[Paces
         if (last == chosen).all():
             break
         chosen = last
-        found = paces_of(table, ranks, run.alike, np.where(chosen | (table.seconds > 0), longest, 0.0))
-        if found.usual is None:
+        paces = paces_of(table, ranks, run.alike, np.where(chosen | (table.seconds > 0), longest, 0.0))
+        if paces.usual is None:
             break
-        guess = found.usual * np.array([found.times[rank] for rank in table.ranks.tolist()])
-    if found.told != LENGTHS or found.usual is None or not (longest > 0).all():
-        return found, chosen
-    return _always(table, ranks, longest, groups, guess, chosen) or (found, chosen)
+        guess = paces.usual * np.array([paces.times[rank] for rank in table.ranks.tolist()])
+    if paces.told != LENGTHS or paces.usual is None or not (longest > 0).all():
+        return paces, chosen
+    return _always(table, ranks, longest, groups, guess, chosen) or (paces, chosen)
 
 
 def _always(
@@ -94,25 +97,25 @@ def _always(
     from scipy.special import bdtr
 
     wide = np.full((len(ranks), int(groups.max(initial=-1)) + 1), np.nan)
-    whole = np.full(wide.shape[1], np.nan)
-    whole[groups[chosen]] = np.abs(np.log(longest[chosen] / guess[chosen]))
-    found: tuple[float, Paces, Rows] | None = None
+    usual = np.full(wide.shape[1], np.nan)
+    usual[groups[chosen]] = np.abs(np.log(longest[chosen] / guess[chosen]))
+    best: tuple[float, Paces, Rows] | None = None
     for place, rank in enumerate(ranks):
         rows = table.ranks == rank
         own = expected(table, longest, rows)
         if own is None or len(ranks) < 2:
             continue
         wide[place, groups[rows]] = np.abs(np.log(longest[rows] / own[rows]))
-        better, worse = int((wide[place] < whole - CLEAR).sum()), int((wide[place] > whole + CLEAR).sum())
+        better, worse = int((wide[place] < usual - CLEAR).sum()), int((wide[place] > usual + CLEAR).sum())
         off = float(np.nanmedian(wide[place]))
-        if bdtr(worse, better + worse, 0.5) > CHANCE / len(ranks) or (found and off > found[0]):
+        if bdtr(worse, better + worse, 0.5) > CHANCE / len(ranks) or (best and off > best[0]):
             continue
         others = np.zeros(wide.shape[1])
         np.maximum.at(others, groups[~rows], (own / longest)[~rows])
         slow = max(float(np.quantile(others, SURELY)), 1.0)
         times = {one: slow if one == rank and slow > math.exp(CLEAR) else 1.0 for one in ranks}
-        found = off, Paces(times, dict.fromkeys(ranks, 0.0), LENGTHS, own / times[rank]), rows
-    return found and found[1:]
+        best = off, Paces(times, dict.fromkeys(ranks, 0.0), LENGTHS, own / times[rank]), rows
+    return best and best[1:]
 
 
 _Seconds = Mapping[tuple[int, int], float]  # by rank and microbatch
@@ -151,14 +154,6 @@ def _windows(step: RanStep) -> _Windows:
     return _Windows(begins, ends, dict(zip(numbers, upto[:-1], strict=True)))
 
 
-def _longest(windows: Mapping[int, _Windows], place: int, rank: int, number: int) -> float:
-    """Seconds for which a rank can have computed a microbatch that others wait for; 0: not known."""
-    of = windows.get(place)
-    if of is None or (rank, number) not in of.begins:
-        return 0.0
-    return of.ends[number] - max(of.begins[rank, number], of.before[number])
-
-
 def _parted(step: RanStep, windows: _Windows, own: _Seconds, ranks: int) -> RanStep:
     """A piece in which a microbatch's compute is not told apart is cut: what is left of the meeting before, compute,
     its own meeting."""
@@ -177,14 +172,9 @@ def _parted(step: RanStep, windows: _Windows, own: _Seconds, ranks: int) -> RanS
             else:
                 pieces.add(end, Doing(kind), NO, number)
         tracks.append(pieces.track(track.rank))
-    return replace(step, tracks=tuple(tracks), meetings=_met(came, windows.ends, ranks))
-
-
-def _met(came: Mapping[int, Mapping[int, float]], ends: Mapping[int, float], ranks: int) -> tuple[Met, ...]:
-    """One meeting for each number of a microbatch."""
-    return tuple(
-        Met("microbatch", 0, ranks, came.get(n, {}), ends.get(n, 0.0)) for n in range(max(came, default=-1) + 1)
-    )
+    every = range(max(came, default=-1) + 1)
+    met = tuple(Met("microbatch", 0, ranks, came.get(n, {}), windows.ends.get(n, 0.0)) for n in every)
+    return replace(step, tracks=tuple(tracks), meetings=met)
 
 
 def _alone(step: RanStep, own: _Seconds, ranks: int) -> RanStep:

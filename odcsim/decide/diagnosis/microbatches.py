@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.fitting import robust
-from odcsim.observed.run import Doing, RanMicrobatch, RanStep, Track
+from odcsim.observed.run import Doing, RanStep
 from odcsim.timeline import Floats, Ints
 
 Rows = NDArray[np.bool_]  # which of a table
@@ -40,47 +40,35 @@ class ComputedTable:
         _, rounds = np.unique(np.stack([self.steps, numbers]), axis=1, return_inverse=True)
         own, cells = np.unique(np.stack([rounds.ravel(), self.ranks]), axis=1, return_inverse=True)
         cells, alike = cells.ravel(), np.bincount(own[0], minlength=1) == ranks
-        for held in (self.tokens, self.squares):
-            sums = np.bincount(cells, held, own.shape[1])
+        for contents in (self.tokens, self.squares):
+            sums = np.bincount(cells, contents, own.shape[1])
             low, high = np.full(len(alike), np.inf), np.full(len(alike), -np.inf)
             np.minimum.at(low, own[0], sums)
             np.maximum.at(high, own[0], sums)
             alike &= low == high
-        found: Rows = alike[rounds.ravel()]
-        return found
+        rows: Rows = alike[rounds.ravel()]
+        return rows
 
 
 def table_of(steps: Iterable[RanStep]) -> ComputedTable:
-    rows = [row for place, step in enumerate(steps) for row in _rows(place, step)]
+    rows = list[tuple[float, ...]]()
+    for place, step in enumerate(steps):
+        computed: dict[tuple[int, int], float] = {}  # as tracks say it
+        for track in step.tracks:
+            own = (track.kinds == Doing.COMPUTE) & (track.microbatches >= 0)
+            sums = np.bincount(track.microbatches[own], np.diff(track.edges)[own])
+            computed |= {(track.rank, m): float(seconds) for m, seconds in enumerate(sums)}
+        for one in step.microbatches:
+            took = one.seconds or computed.get((one.rank, one.number), 0.0)
+            work, attended = float(max(one.computed, one.held)), float(sum(n * n for n in one.lengths))
+            share = (work - one.held) / work if one.computed and one.held else 0.0
+            if share:  # samples are all as long as the longest
+                attended = float(one.computed) ** 2 / len(one.lengths) if one.lengths else 0.0
+            rows.append((place, one.rank, one.number, took, one.wall, work, attended, one.held, share))
     columns = np.array(rows, dtype=np.float64).reshape(-1, 9).T
-    whole = columns[:3].astype(np.int64)
-    return ComputedTable(*whole, *columns[3:])
-
-
-def _rows(place: int, step: RanStep) -> Iterable[tuple[float, ...]]:
-    ran = _in_tracks(step.tracks)
-    for one in step.microbatches:
-        seconds = one.seconds or ran.get((one.rank, one.number), 0.0)
-        tokens = float(max(one.computed, one.held))
-        padding = (tokens - one.held) / tokens if one.computed and one.held else 0.0
-        yield place, one.rank, one.number, seconds, one.wall, tokens, _squares(one, padding), one.held, padding
-
-
-def _squares(one: RanMicrobatch, padding: float) -> float:
-    """Samples that are padded are all as long as the longest."""
-    if padding:
-        return float(one.computed) ** 2 / len(one.lengths) if one.lengths else 0.0
-    return float(sum(n * n for n in one.lengths))
-
-
-def _in_tracks(tracks: Iterable[Track]) -> dict[tuple[int, int], float]:
-    """Compute of each microbatch (rank, number)."""
-    found: dict[tuple[int, int], float] = {}
-    for track in tracks:
-        own = (track.kinds == Doing.COMPUTE) & (track.microbatches >= 0)
-        sums = np.bincount(track.microbatches[own], np.diff(track.edges)[own])
-        found |= {(track.rank, m): float(seconds) for m, seconds in enumerate(sums)}
-    return found
+    places, ranks, numbers = columns[:3].astype(np.int64)
+    seconds, walls, tokens, squares, held, padding = columns[3:]
+    return ComputedTable(places, ranks, numbers, seconds, walls, tokens, squares, held, padding)
 
 
 def expected(table: ComputedTable, seconds: Floats, rows: Rows) -> Floats | None:
@@ -93,9 +81,9 @@ def expected(table: ComputedTable, seconds: Floats, rows: Rows) -> Floats | None
     for columns in tries:
         stacked = np.stack(columns, axis=1)
         try:
-            found: Floats = stacked @ robust.solve(stacked[rows], seconds[rows]).coefficients
+            predicted: Floats = stacked @ robust.solve(stacked[rows], seconds[rows]).coefficients
         except InputError:
             continue
-        if (found > 0).all():
-            return found
+        if (predicted > 0).all():
+            return predicted
     return None

@@ -84,14 +84,14 @@ class LearnedCosts:
     @property
     def coefficients(self) -> Coefficients:
         """What was learned of microbatches."""
-        return self._know()[0]
+        return self._learn()[0]
 
     @property
     def speeds(self) -> Floats:
         """Of each device; the middle one's is 1, and so is that of a device that nothing certain is known of."""
-        return self._know()[1]
+        return self._learn()[1]
 
-    def _know(self) -> tuple[Coefficients, Floats]:
+    def _learn(self) -> tuple[Coefficients, Floats]:
         if self._learned is None:
             self._learned = learn(self._rows, self.devices)
         return self._learned
@@ -114,8 +114,9 @@ def learn(rows: Sequence[tuple[float, ...]], devices: int) -> tuple[Coefficients
         medians = _medians(owner, logs, devices)
         speeds = np.exp(np.median(medians[np.unique(owner)]) - medians)
     speeds = np.where(_certain(owner, logs, speeds), speeds, 1.0)
-    constant, linear, quadratic = (_rounded(value) for value in _fit(columns, seconds * speeds[owner]))
-    return Coefficients(constant, linear, quadratic), np.array([_rounded(speed) for speed in speeds])
+    every = [*_fit(columns, seconds * speeds[owner]), *speeds]
+    constant, linear, quadratic, *rest = (float(f"{value:.{DIGITS}g}") for value in every)
+    return Coefficients(constant, linear, quadratic), np.array(rest)
 
 
 def _fit(columns: Floats, seconds: Floats) -> Floats:
@@ -152,7 +153,3 @@ def _certain(owner: NDArray[np.int64], logs: Floats, speeds: Floats) -> NDArray[
     sigmas = np.where(speeds < 1, SLOW, FAST)
     certain: NDArray[np.bool_] = np.abs(np.log(speeds)) > np.maximum(ALIKE, sigmas * noise)
     return certain
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")

@@ -1,8 +1,11 @@
 """What is found in a run: where its step goes, who the others wait for, and what other ways to run it would bring."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from odcsim.decide.decision import NOTABLE
 from odcsim.timeline import Floats
@@ -11,6 +14,7 @@ WORK = ("compute", "padding", "transfer")
 SLOW = 1.02  # times as long as others for equal work: a slow device
 APART = 0.02  # of a step, by which ranks differ
 
+LEVEL = 0.95  # of the upper end: 90 % lie between the two
 # Where a step goes. The first three are work; the rest is lost.
 PARTS: Mapping[str, str] = {
     "compute": "compute",
@@ -140,3 +144,27 @@ class Changes:
         worth = [one for one in self.ways if one.gain >= NOTABLE and one.low > 1 and one.fits is not False]
         most = max((one.gain for one in worth), default=0.0)
         return next((one for one in worth if one.gain * NOTABLE >= most), None)
+
+
+def step_parts(by_step: Mapping[str, Floats]) -> tuple[StepPart, ...]:
+    """The mean of each part over steps, and its share of the step as a ratio of sums, with the interval that its linear
+    part has; one step has none."""
+    step: Floats = np.sum([by_step[name] for name in PARTS], axis=0)
+    if not len(step) or not step.sum():
+        return tuple(StepPart(name, 0.0, 0.0, 0.0, 0.0) for name in PARTS)
+    parts = []
+    for name in PARTS:
+        seconds = by_step[name]
+        share = float(seconds.sum() / step.sum())
+        off = mean_off(seconds - share * step) / float(step.mean())
+        parts.append(StepPart(name, float(seconds.mean()), share, max(0.0, share - off), min(1.0, share + off)))
+    return tuple(parts)
+
+
+def mean_off(left: Floats) -> float:
+    """How far a mean may be off."""
+    if (n := len(left)) < 2:
+        return 0.0
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, LEVEL)) * float(left.std(ddof=1)) / math.sqrt(n)

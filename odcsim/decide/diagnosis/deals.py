@@ -3,7 +3,7 @@
 Where lengths are not known, a microbatch stays whole: it is one sample, of as many tokens as its seconds come to.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,20 +52,34 @@ class RanDeals:
         )
 
 
-def dealt(run: SeenRun, paces: Mapping[int, float], seed: int = 0) -> RanDeals:
+def deals_of(run: SeenRun, paces: Mapping[int, float], seed: int = 0) -> RanDeals:
     """What a run dealt. `paces`: how many times as long as others a rank takes for equal work."""
-    places = _looked_at(run)
-    held = _filled(run, places, seed)
-    every = [mb for step in held for device in step for mb in device]
+    # Steps that held something, as many as are quickly dealt anew, evenly over the run.
+    by_lengths = run.rests == "lengths"
+    places = [i for i, step in enumerate(run.steps) if any(mb.lengths or not by_lengths for mb in step.microbatches)]
+    each = max((sum(len(mb.lengths) or 1 for mb in run.steps[i].microbatches) for i in places), default=1)
+    most = min(MINIBATCHES, max(FEWEST, MOST // each))
+    if len(places) > most:
+        places = [places[i] for i in np.linspace(0, len(places) - 1, most).round().astype(int).tolist()]
+    contents = _filled(run, places, seed)
+    every = [mb for step in contents for device in step for mb in device]
     if not every:
         raise InputError("no microbatch was told apart", where=run.source, fix="see what the watcher writes")
-    whole = run.rests != "lengths"
+    whole = not by_lengths
     seconds = [mb.seconds / paces.get(mb.rank, 1.0) for mb in every]
     if whole and not all(seconds):
         raise InputError("neither lengths nor seconds of microbatches are known", where=run.source, fix="give lengths")
     tokens = sum(mb.held for mb in every) or FINE * len(every)
     unit = sum(seconds) / tokens if whole else 0.0
-    steps = [[[_samples(mb, unit, paces) for mb in device] for device in step] for step in held]
+
+    def samples(mb: RanMicrobatch) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The lengths of its samples, and those that were computed."""
+        if not unit:
+            return mb.lengths, computed(mb)
+        one = (max(1, round(mb.seconds / paces.get(mb.rank, 1.0) / unit)),)
+        return one, one
+
+    steps = [[[samples(mb) for mb in device] for device in step] for step in contents]
     meets = sync_named(run.sync).meets
     lengths = [n for step in steps for device in step for bare, _ in device for n in bare]
     numbers = np.repeat(np.arange(len(steps)), [sum(len(b) for d in step for b, _ in d) for step in steps])
@@ -73,23 +87,17 @@ def dealt(run: SeenRun, paces: Mapping[int, float], seed: int = 0) -> RanDeals:
     padded = tuple(_schedule([[full for _, full in device] for device in step], meets=meets) for step in steps)
     bare = tuple(_schedule([[bare for bare, _ in device] for device in step], meets=meets) for step in steps)
     unseen = run.ranks - len(set(run.seen))
-    return RanDeals(tuple(places), tuple(map(tuple, held)), trace, padded, bare, unit, unseen)
-
-
-def _looked_at(run: SeenRun) -> list[int]:
-    """Steps that held something, as many as are quickly dealt anew, evenly over the run."""
-    told = run.rests == "lengths"
-    there = [i for i, step in enumerate(run.steps) if any(mb.lengths or not told for mb in step.microbatches)]
-    each = max((sum(len(mb.lengths) or 1 for mb in run.steps[i].microbatches) for i in there), default=1)
-    most = min(MINIBATCHES, max(FEWEST, MOST // each))
-    if len(there) <= most:
-        return there
-    return [there[i] for i in np.linspace(0, len(there) - 1, most).round().astype(int).tolist()]
+    return RanDeals(tuple(places), tuple(map(tuple, contents)), trace, padded, bare, unit, unseen)
 
 
 def _filled(run: SeenRun, places: Sequence[int], seed: int) -> list[list[Held]]:
     """What each device held. That of a rank that nobody saw is taken from what others held, at random."""
-    own = [_by_rank(run.steps[i].microbatches) for i in places]
+    own: list[dict[int, Held]] = []
+    for place in places:
+        ran: dict[int, list[RanMicrobatch]] = {}
+        for mb in sorted(run.steps[place].microbatches, key=lambda mb: (mb.rank, mb.number)):
+            ran.setdefault(mb.rank, []).append(mb)
+        own.append({rank: tuple(every) for rank, every in ran.items()})
     pool = [held for step in own for held in step.values()]
     unseen = [rank for rank in range(run.ranks) if rank not in run.seen]
     if unseen and len(pool) < POOL:
@@ -98,21 +106,6 @@ def _filled(run: SeenRun, places: Sequence[int], seed: int) -> list[list[Held]]:
     rng = np.random.default_rng(seed)
     drawn = [{rank: pool[rng.integers(len(pool))] for rank in unseen} for _ in own]
     return [[(more | step).get(rank, ()) for rank in range(run.ranks)] for step, more in zip(own, drawn, strict=True)]
-
-
-def _by_rank(microbatches: Iterable[RanMicrobatch]) -> dict[int, Held]:
-    found: dict[int, list[RanMicrobatch]] = {}
-    for mb in sorted(microbatches, key=lambda mb: (mb.rank, mb.number)):
-        found.setdefault(mb.rank, []).append(mb)
-    return {rank: tuple(every) for rank, every in found.items()}
-
-
-def _samples(mb: RanMicrobatch, unit: float, paces: Mapping[int, float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The lengths of its samples, and those that were computed."""
-    if unit:
-        one = (max(1, round(mb.seconds / paces.get(mb.rank, 1.0) / unit)),)
-        return one, one
-    return mb.lengths, computed(mb)
 
 
 def computed(mb: RanMicrobatch) -> tuple[int, ...]:

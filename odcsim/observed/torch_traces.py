@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from odcsim.errors import InputError
-from odcsim.fitting.events import MICRO
-from odcsim.fitting.nccl import shortest
-from odcsim.observed.clocks import Matched, matched, offsets, parted, strangers
-from odcsim.observed.ranks import OwnStep, OwnTrace, numbers, read_rank
+from odcsim.fitting.events import MICRO, shortest
+from odcsim.observed.clocks import Matched, match, offsets, rematch, strangers
+from odcsim.observed.ranks import OwnTrace, numbers, read_rank
 from odcsim.observed.run import NO, Met, RanStep, SeenRun, Track
 from odcsim.support.numbers import counted
 
@@ -23,42 +22,38 @@ def read(paths: Sequence[Path | str], *, advance: Callable[[float], None] = lamb
     names = [str(path) for path in paths]
     for i, (path, numbered) in enumerate(zip(names, numbers(names), strict=True)):
         trace = read_rank(path, numbered)
-        rank = _rank(trace)
-        _check(rank, trace, traces)
-        traces[rank] = trace
+        if trace.rank is None:
+            fix = "name each file after its rank: rank0.json"
+            raise InputError("does not say its rank", where=trace.where, fix=fix)
+        if trace.rank in traces:
+            problem = f"is of rank {trace.rank}, as {traces[trace.rank].where} is"
+            raise InputError(problem, where=trace.where, fix="give one trace of each rank of one run")
+        for other in traces.values():
+            _check_together(trace, other)
+        traces[trace.rank] = trace
         advance((i + 1) / len(paths))
-    return _seen(dict(sorted(traces.items())))
+    return _run(dict(sorted(traces.items())))
 
 
-def _rank(trace: OwnTrace) -> int:
-    if trace.rank is None:
-        raise InputError("does not say its rank", where=trace.where, fix="name each file after its rank: rank0.json")
-    return trace.rank
+def _check_together(trace: OwnTrace, other: OwnTrace) -> None:
+    """Refuse traces of two runs."""
+    if trace.world and other.world and trace.world != other.world:
+        problem = f"is of {trace.world} ranks, and {other.where} of {other.world}"
+        raise InputError(problem, where=trace.where, fix="give traces of one run")
+    if trace.gpu != other.gpu:
+        problem = f"holds {'a' if trace.gpu else 'no'} GPU's kernels, unlike {other.where}"
+        raise InputError(problem, where=trace.where, fix="give traces of one run")
+    if not {s.number for s in trace.steps} & {s.number for s in other.steps}:
+        problem = f"has no step in common with {other.where}"
+        raise InputError(problem, where=trace.where, fix="give traces of the same steps of one run")
 
 
-def _check(rank: int, trace: OwnTrace, others: Mapping[int, OwnTrace]) -> None:
-    """One run has each rank once."""
-    if rank in others:
-        problem = f"is of rank {rank}, as {others[rank].where} is"
-        raise InputError(problem, where=trace.where, fix="give one trace of each rank of one run")
-    for other in others.values():
-        if trace.world and other.world and trace.world != other.world:
-            problem = f"is of {trace.world} ranks, and {other.where} of {other.world}"
-            raise InputError(problem, where=trace.where, fix="give traces of one run")
-        if trace.gpu != other.gpu:
-            problem = f"holds {'a' if trace.gpu else 'no'} GPU's kernels, unlike {other.where}"
-            raise InputError(problem, where=trace.where, fix="give traces of one run")
-        if not {s.number for s in trace.steps} & {s.number for s in other.steps}:
-            problem = f"has no step in common with {other.where}"
-            raise InputError(problem, where=trace.where, fix="give traces of the same steps of one run")
-
-
-def _seen(traces: dict[int, OwnTrace]) -> SeenRun:
+def _run(traces: dict[int, OwnTrace]) -> SeenRun:
     numbers = sorted(set.intersection(*({s.number for s in t.steps} for t in traces.values())))
     world = max(max(t.world for t in traces.values()), max(traces) + 1, len(traces))
-    met = matched(traces, numbers)
+    met = match(traces, numbers)
     ahead, apart = offsets(traces, met)
-    met = parted(traces, met, ahead)
+    met = rematch(traces, met, ahead)
     if (pair := strangers(traces, met, ahead, world)) is not None:
         one, other = (traces[rank].where for rank in pair)
         problem = f"its collectives and those of {one} do not match"
@@ -67,16 +62,16 @@ def _seen(traces: dict[int, OwnTrace]) -> SeenRun:
     shifts = {rank: ahead[rank] - origin for rank in traces}
     steps = tuple(_step(number, traces, met, shifts, world) for number in numbers)
     tokens = all(m.tokens for step in steps for m in step.microbatches) and any(s.microbatches for s in steps)
-    told = [s.deferred for t in traces.values() for s in t.steps if s.deferred is not None]
+    deferred = [s.deferred for t in traces.values() for s in t.steps if s.deferred is not None]
     units = max(t.units for t in traces.values())
     return SeenRun(
         source=f"torch.profiler traces of {counted(len(traces), 'rank')}",
         ranks=world,
         seen=tuple(traces),
         steps=steps,
-        sync="deferred" if told and all(told) else "collective",
+        sync="deferred" if deferred and all(deferred) else "collective",
         layers=units or max(s.gathers for t in traces.values() for s in t.steps),
-        alike=_alike(list(traces.values()), list(traces)),
+        alike=_alike(traces),
         transfers=shortest(
             [
                 (c.kind, c.ranks or world, c.bytes, (c.done - c.came) * MICRO)
@@ -97,43 +92,39 @@ def _step(
     own = {rank: next(s for s in t.steps if s.number == number) for rank, t in traces.items()}
     wanted = {(rank, place) for rank, s in own.items() for place in {*s.calls.tolist(), *s.pieces.calls.tolist()}}
     chosen = [met.meetings[key] for key in {met.of[pair] for pair in wanted if pair in met.of}]
-    chosen.sort(key=lambda calls: (min(_done(traces, shifts, *pair) for pair in calls.items()), *sorted(calls.items())))
-    places = {pair: i for i, calls in enumerate(chosen) for pair in calls.items()}
-    meetings = tuple(_met(calls, traces, shifts, world) for calls in chosen)
-    tracks = tuple(_track(rank, step, places, shifts[rank]) for rank, step in own.items())
+
+    def done(rank: int, place: int) -> float:
+        return float(traces[rank].calls[place].done + shifts[rank]) * MICRO
+
+    chosen.sort(key=lambda calls: (min(done(*pair) for pair in calls.items()), *sorted(calls.items())))
+    places, meetings = dict[tuple[int, int], int](), list[Met]()
+    for i, calls in enumerate(chosen):
+        places |= dict.fromkeys(calls.items(), i)
+        every = {rank: traces[rank].calls[place] for rank, place in calls.items()}
+        one = next(iter(every.values()))
+        came = {rank: float(call.came + shifts[rank]) * MICRO for rank, call in every.items()}
+        size, last = max(c.bytes for c in every.values()), max(done(*pair) for pair in calls.items())
+        meetings.append(Met(one.kind, size, one.ranks or world, came, last))
+    tracks = []
+    for rank, step in own.items():
+        pieces = step.pieces
+        of = np.array([places.get((rank, call), NO) for call in pieces.calls.tolist()], np.int64)
+        tracks.append(Track(rank, pieces.kinds, (pieces.edges + shifts[rank]) * MICRO, of, pieces.microbatches))
     ran = tuple(replace(m, rank=rank) for rank, step in own.items() for m in step.microbatches)
     seconds = float(np.mean([track.seconds for track in tracks]))
-    return RanStep(number, seconds, ran, tracks, meetings)
+    return RanStep(number, seconds, ran, tuple(tracks), tuple(meetings))
 
 
-def _met(calls: Mapping[int, int], traces: Mapping[int, OwnTrace], shifts: Mapping[int, float], world: int) -> Met:
-    every = {rank: traces[rank].calls[place] for rank, place in calls.items()}
-    one = next(iter(every.values()))
-    came = {rank: float(call.came + shifts[rank]) * MICRO for rank, call in every.items()}
-    done = max(_done(traces, shifts, *pair) for pair in calls.items())
-    return Met(one.kind, max(c.bytes for c in every.values()), one.ranks or world, came, done)
-
-
-def _done(traces: Mapping[int, OwnTrace], shifts: Mapping[int, float], rank: int, place: int) -> float:
-    return float(traces[rank].calls[place].done + shifts[rank]) * MICRO
-
-
-def _track(rank: int, step: OwnStep, places: Mapping[tuple[int, int], int], shift: float) -> Track:
-    pieces = step.pieces
-    meetings = np.array([places.get((rank, call), NO) for call in pieces.calls.tolist()], np.int64)
-    return Track(rank, pieces.kinds, (pieces.edges + shift) * MICRO, meetings, pieces.microbatches)
-
-
-def _alike(traces: Sequence[OwnTrace], ranks: Sequence[int]) -> dict[str, dict[int, float]]:
+def _alike(traces: Mapping[int, OwnTrace]) -> dict[str, dict[int, float]]:
     """Of what all ranks ran, that with the most seconds."""
     if len(traces) < 2:
         return {}
-    common = set.intersection(*(set(t.alike) for t in traces))
-    seconds = {name: sum(t.alike[name][1] for t in traces) for name in common}
+    common = set.intersection(*(set(t.alike) for t in traces.values()))
+    seconds = {name: sum(t.alike[name][1] for t in traces.values()) for name in common}
     most = sorted(common, key=lambda name: (-seconds[name], name))[:MOST]
     sums = np.cumsum([seconds[name] for name in most])
     most = most[: int(np.searchsorted(sums, SHARE * sums[-1])) + 1] if most else []
-    return {name: {r: t.alike[name][0] for r, t in zip(ranks, traces, strict=True)} for name in most}
+    return {name: {rank: t.alike[name][0] for rank, t in traces.items()} for name in most}
 
 
 def _lacks(

@@ -4,9 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from odcsim.decide.diagnosis.computed import ComputedTable, Rows, table_of
-from odcsim.decide.diagnosis.found import Breakdown, LateMicrobatch, RankFound, StepPart
-from odcsim.decide.diagnosis.inferred import tracked
 from odcsim.decide.diagnosis.lines import (
     CHANCE,
     EVEN,
@@ -19,9 +16,11 @@ from odcsim.decide.diagnosis.lines import (
     stretches,
     work_of,
 )
+from odcsim.decide.diagnosis.microbatches import ComputedTable, Rows, table_of
+from odcsim.decide.diagnosis.outcome import Breakdown, LateMicrobatch, RankFound, StepPart, step_parts
 from odcsim.decide.diagnosis.paces import PERSISTS, Paces, paces_of
-from odcsim.decide.diagnosis.pipeline import broken_pipeline
-from odcsim.decide.diagnosis.shares import step_parts
+from odcsim.decide.diagnosis.pipeline import break_down_pipeline
+from odcsim.decide.diagnosis.tracks import infer_tracks
 from odcsim.decide.diagnosis.waits import CAUSE, NAMES, SeenWaits, waits_of
 from odcsim.observed.run import NO, RanStep, SeenRun, Track
 from odcsim.program import sync_named
@@ -37,12 +36,12 @@ COMPUTE, PADDING = NAMES.index("compute"), NAMES.index("padding")
 _OWN = (COMPUTE, COMPUTE, COMPUTE, *(NAMES.index(name) for name in CAUSE[3:]))  # what a state of one's own is
 
 
-def broken_down(run: SeenRun) -> Breakdown:
+def break_down(run: SeenRun) -> Breakdown:
     """The parts of the step, the ranks, and the microbatches that others waited for."""
     if len(set(run.stages.values())) > 1:
-        return broken_pipeline(run)
+        return break_down_pipeline(run)
     table = table_of(run.steps)
-    run, computes = tracked(run, table)
+    run, computes = infer_tracks(run, table)
     ranks = tuple(sorted({*run.seen, *(track.rank for step in run.steps for track in step.tracks)}))
     paces = paces_of(table, tuple(sorted({*ranks, *table.ranks.tolist()})), run.alike, computes)
     sums = _StepSums(ranks, len(run.steps))
@@ -52,19 +51,25 @@ def broken_down(run: SeenRun) -> Breakdown:
     for first, behind in stretches(run.steps):
         if not any(step.tracks for step in run.steps[first:behind]):
             continue
-        lines = _lines(
-            run.steps[first:behind], first, shortest, rows, split, paces, len(alike) > 0 and bool(alike.all())
-        )
+        even = len(alike) > 0 and bool(alike.all())
+        lines = _lines(run.steps[first:behind], first, shortest, rows, split, paces, even)
         waits = waits_of(lines, computes)
         for line in lines.values():
             sums.add(line, table)
         sums.wait(waits)
-    return _breakdown(run, table, paces, sums)
+    seconds = np.maximum(sums.parts, 0.0) / [max(len(step.tracks), 1) for step in run.steps]
+    for place, step in enumerate(run.steps):
+        if not step.tracks:  # nothing is known of it
+            seconds[NAMES.index("untold"), place] = step.seconds
+    by_step = dict(zip(NAMES, seconds, strict=True))
+    parts = step_parts(by_step)
+    of_ranks, late = tuple(_ranks(run, paces, sums)), tuple(_late(run, table, sums))
+    return Breakdown(parts, of_ranks, late, by_step, tuple(_cannot(run, table, paces, parts)))
 
 
 def _rows(table: ComputedTable) -> dict[tuple[int, int], Ints]:
     """Of each step and rank the rows of its microbatches, by their numbers."""
-    found: dict[tuple[int, int], Ints] = {}
+    rows: dict[tuple[int, int], Ints] = {}
     places = np.stack([table.steps, table.ranks], axis=1)
     every, groups = np.unique(places, axis=0, return_inverse=True)
     order = np.argsort(groups.ravel(), kind="stable")
@@ -73,8 +78,8 @@ def _rows(table: ComputedTable) -> dict[tuple[int, int], Ints]:
         own = order[low:high]
         numbers = np.full(int(table.numbers[own].max()) + 1, NO)
         numbers[table.numbers[own]] = own
-        found[step, rank] = numbers
-    return found
+        rows[step, rank] = numbers
+    return rows
 
 
 def _split(table: ComputedTable, computes: Floats, paces: Paces, alike: Rows) -> Floats:
@@ -153,33 +158,22 @@ class _StepSums:
             self.late[step, rank, row] = self.late.get((step, rank, row), np.zeros(len(NAMES))) + seconds
 
 
-def _breakdown(run: SeenRun, table: ComputedTable, paces: Paces, sums: _StepSums) -> Breakdown:
-    seconds = np.maximum(sums.parts, 0.0) / [max(len(step.tracks), 1) for step in run.steps]
-    for place, step in enumerate(run.steps):
-        if not step.tracks:  # nothing is known of it
-            seconds[NAMES.index("untold"), place] = step.seconds
-    by_step = dict(zip(NAMES, seconds, strict=True))
-    parts = step_parts(by_step)
-    cannot = tuple(_cannot(run, table, paces, parts))
-    return Breakdown(parts, tuple(_ranks(run, paces, sums)), tuple(_worst(run, table, sums)), by_step, cannot)
-
-
 def _ranks(run: SeenRun, paces: Paces, sums: _StepSums) -> Iterator[RankFound]:
-    whole = sums.of_rank.sum(axis=0)
+    total = sums.of_rank.sum(axis=0)
     for place, rank in enumerate(sums.ranks):
-        of = float(whole[place]) or 1.0
+        of = float(total[place]) or 1.0
         compute = float(sums.of_rank[[COMPUTE, PADDING], place].sum()) / of
         caused = float(sums.caused[place]) / max(len(run.steps), 1)
         yield RankFound(rank, compute, float(sums.waited[place]) / of, paces.times[rank], caused)
 
 
-def _worst(run: SeenRun, table: ComputedTable, sums: _StepSums) -> Iterator[LateMicrobatch]:
+def _late(run: SeenRun, table: ComputedTable, sums: _StepSums) -> Iterator[LateMicrobatch]:
     latest = sorted(sums.late.items(), key=lambda of: -of[1].sum())[:MOST_LATE]
     for (step, rank, row), seconds in latest:
-        held = table.held[(table.steps == step) & (table.ranks == rank)].sum() if row == NO else table.held[row]
+        tokens = table.held[(table.steps == step) & (table.ranks == rank)].sum() if row == NO else table.held[row]
         number = NO if row == NO else int(table.numbers[row])
         why = NAMES[int(np.argmax(seconds))]
-        yield LateMicrobatch(run.steps[step].number, rank, number, int(held), float(seconds.sum()), why)
+        yield LateMicrobatch(run.steps[step].number, rank, number, int(tokens), float(seconds.sum()), why)
 
 
 def _always_last(run: SeenRun) -> str:
@@ -193,10 +187,10 @@ def _always_last(run: SeenRun) -> str:
                 last[place, max(met.came, key=met.came.__getitem__)] += 1
     rank, met_in = int(np.argmax(last.sum(axis=0))), last.any(axis=1)
     most, steps = int((last.argmax(axis=1) == rank)[met_in].sum()), int(met_in.sum())
-    count, whole = int(last[:, rank].sum()), int(last.sum())
-    if not most or count < NEARLY * whole or bdtrc(most - 1, steps, 1 / run.ranks) > UNLIKELY / run.ranks:
+    count, count_of_all = int(last[:, rank].sum()), int(last.sum())
+    if not most or count < NEARLY * count_of_all or bdtrc(most - 1, steps, 1 / run.ranks) > UNLIKELY / run.ranks:
         return ""
-    return f"rank {rank} was last in {count} of {whole} meetings"
+    return f"rank {rank} was last in {count} of {count_of_all} meetings"
 
 
 def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[StepPart]) -> Iterator[str]:
@@ -221,7 +215,12 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
             yield "whether a rank is slow or always has the longest samples: lengths of its microbatches would tell"
         elif not paces.told:
             yield "whether a rank is slow: nothing says what equal work takes"
-    if run.ranks > 1 and not _explained(table, paces):
+    explained = True  # as far as lengths are known they tell at least some of why seconds of microbatches differ
+    if paces.usual is not None and table.lengths_known and (table.seconds > 0).all():
+        own = np.log(table.seconds / [paces.times[rank] for rank in table.ranks.tolist()])
+        off = float(np.std(own - np.log(paces.usual)))
+        explained = off < SCATTER or off < EXPLAINED * float(np.std(own))
+    if run.ranks > 1 and not explained:
         yield "why microbatches take as long as they do: these lengths do not explain it; are they of this run?"
     together = sync_named(run.sync).meets
     tokens_alone = table.tokens.any() and not table.squares.any()
@@ -243,15 +242,6 @@ def _cannot(run: SeenRun, table: ComputedTable, paces: Paces, parts: Sequence[St
             yield "slow devices where all ranks hold equal microbatches: waiting is inferred from what they hold"
     if len(run.steps) == 1:
         yield "how much it differs between steps: there is one step, so shares have no interval"
-
-
-def _explained(table: ComputedTable, paces: Paces) -> bool:
-    """Whether lengths, where they are known, tell at least some of why seconds of microbatches differ."""
-    if paces.usual is None or not table.lengths_known or not (table.seconds > 0).all():
-        return True
-    own = np.log(table.seconds / [paces.times[rank] for rank in table.ranks.tolist()])
-    off = float(np.std(own - np.log(paces.usual)))
-    return off < SCATTER or off < EXPLAINED * float(np.std(own))
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -1,12 +1,11 @@
 """What a rank did, on its own clock: on its GPU, or on its host's processor where a trace has no GPU."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from odcsim.fitting.nccl import BYTES, kind_of
+from odcsim.fitting.events import BYTES, kind_of
 from odcsim.observed.kernels import RankEvents, SpanRows
 from odcsim.observed.spans import NONE, Spans, in_turn, united, within
 from odcsim.timeline import Floats, Ints
@@ -56,12 +55,20 @@ def on_gpu(events: RankEvents) -> WorkDone:
     started = _Launched(events)
     launched, share = started(correlations, begin)
     came, done, calling, places = events.collectives.columns()
-    asked, _ = started(calling, came)
+    launches, _ = started(calling, came)
     notes = [events.notes[i] for i in places]
-    kinds = _really([n.kind for n in notes], asked, events)
+    # NCCL has one kernel for all that goes to one rank, and RCCL one for all: what the host asked for when it launched
+    # each tells them apart.
+    spoken = sorted(events.spoken)
+    said = np.array([begin for begin, _, _ in spoken])
+    kinds, place = [note.kind for note in notes], np.searchsorted(said, launches, side="right") - 1
+    for i, (at, launch) in enumerate(zip(place.tolist(), launches.tolist(), strict=True)):
+        if kinds[i] in ("send-recv", "") and at >= 0 and launch <= spoken[at][1]:
+            kinds[i] = kind_of(spoken[at][2]) or kinds[i]
+        kinds[i] = kinds[i] or "collective"
     calls = tuple(
         CalledOn(kind, n.bytes, n.ranks, n.group, n.sequence, a, b, c)
-        for kind, n, a, b, c in zip(kinds, notes, came.tolist(), done.tolist(), asked.tolist(), strict=True)
+        for kind, n, a, b, c in zip(kinds, notes, came.tolist(), done.tolist(), launches.tolist(), strict=True)
     )
     staged = np.array([call.kind in STAGES for call in calls], bool)
     first, last, met = in_turn(came[~staged], done[~staged])
@@ -72,20 +79,6 @@ def on_gpu(events: RankEvents) -> WorkDone:
         moved=started(which, copying)[0], moved_by=copied_by,
         loading=_of(events.loading, main_thread(events)), collecting=_of(events.collecting), known=share > 0.5,
     )  # fmt: skip
-
-
-def _really(kinds: Sequence[str], asked: Floats, events: RankEvents) -> list[str]:
-    """NCCL has one kernel for all that goes to one rank, and RCCL one for all: what the host asked for when it launched
-    each tells them apart."""
-    spoken = sorted(events.spoken)
-    begin, end = (np.array([one[side] for one in spoken]) for side in (0, 1))
-    place = np.searchsorted(begin, asked, side="right") - 1
-    found = []
-    for kind, at, launch in zip(kinds, place.tolist(), asked.tolist(), strict=True):
-        if kind in ("send-recv", "") and at >= 0 and launch <= end[at]:
-            kind = kind_of(spoken[at][2]) or kind
-        found.append(kind or "collective")
-    return found
 
 
 class _Launched:
@@ -100,8 +93,8 @@ class _Launched:
         if not len(self.numbers) or not len(numbers):
             return began, 0.0
         place = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
-        found = (self.numbers[place] == numbers) & (numbers >= 0)
-        return np.where(found, np.minimum(self.begin[place], began), began), float(found.mean())
+        known = (self.numbers[place] == numbers) & (numbers >= 0)
+        return np.where(known, np.minimum(self.begin[place], began), began), float(known.mean())
 
 
 def on_host(events: RankEvents) -> WorkDone:
@@ -110,14 +103,14 @@ def on_host(events: RankEvents) -> WorkDone:
     main = main_thread(events)
     begin, end, threads, names = events.operators.columns()
     mine = threads == main
-    asked = np.array([side for call in events.calls for side in call[1:3]])
-    calling = np.sort(asked[::2])
+    sides = np.array([side for call in events.calls for side in call[1:3]])
+    calling = np.sort(sides[::2])
     nested = np.searchsorted(calling, end, side="left") - np.searchsorted(calling, begin, side="left")
     loading, collecting = _of(events.loading, main), _of(events.collecting)
     calls = _gloo_calls(events)
     inside = united(np.array([c.came for c in calls]), np.array([c.returned for c in calls]))
     computing = mine & (names >= 0) & (nested == 0) & (within(begin, loading) < 0) & (within(begin, inside) < 0)
-    signs = [begin[mine], end[mine], *events.backward.columns()[:2], asked, *loading, *collecting]
+    signs = [begin[mine], end[mine], *events.backward.columns()[:2], sides, *loading, *collecting]
     busy = united(begin[computing], end[computing])
     waits = _with_calls(_blocked(np.unique(np.concatenate(signs)), busy, calls, (loading, collecting)), calls)
     staged = np.array([calls[i].kind in STAGES for i in waits[2]], bool)
@@ -179,25 +172,25 @@ def _gloo_calls(events: RankEvents) -> tuple[CalledOn, ...]:
     waiting: _Waiting = defaultdict(list)
     for name, begin, end, elements, dtype in sorted(events.gloo, key=lambda g: -g[1]):
         waiting[kind_of(name), elements].append((begin, end, dtype))
-    found = []
+    calls = []
     for name, begin, end, sizes in sorted(events.calls, key=lambda c: c[1]):
         kind = kind_of(name) if name.startswith("c10d::") else ""
         ran = _first(waiting, kind, sizes or (0,), begin) if kind else None
         if ran is not None:
             size = BYTES.get(ran[2].lower(), 0) * max(sizes, default=0)
-            found.append(CalledOn(kind, size, 0, "", -1, begin, ran[1], begin, end))
-    return tuple(found)
+            calls.append(CalledOn(kind, size, 0, "", -1, begin, ran[1], begin, end))
+    return tuple(calls)
 
 
 _Waiting = dict[tuple[str, int], list[tuple[float, float, str]]]
 
 
-def _first(waiting: _Waiting, kind: str, sizes: tuple[int, ...], asked: float) -> tuple[float, float, str] | None:
+def _first(waiting: _Waiting, kind: str, sizes: tuple[int, ...], since: float) -> tuple[float, float, str] | None:
     best: list[tuple[float, float, str]] | None = None
     for ran in dict.fromkeys((kind, "all-reduce" if kind == "reduce-scatter" else kind)):  # as gloo does it
         for size in sizes:
             queue = waiting.get((ran, size), [])
-            while queue and queue[-1][0] < asked:
+            while queue and queue[-1][0] < since:
                 queue.pop()
             if queue and (best is None or queue[-1][0] < best[-1][0]):
                 best = queue
