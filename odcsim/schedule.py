@@ -17,16 +17,80 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from odcsim.errors import InputError
-from odcsim.flat import NOTHING, Assignment, Flat, Microbatches, flattened
 from odcsim.support import budget
 from odcsim.support.inputs import LINES, read_text, reading
 from odcsim.support.outputs import replacing
 from odcsim.support.values import Given, build, shown
-from odcsim.trace import MAX_LENGTH
+from odcsim.trace import MAX_LENGTH, ranges
 
+Microbatches = tuple[tuple[int, ...], ...]
+Assignment = tuple[Microbatches, ...]
+Ints = NDArray[np.int64]
 FORMAT = "odcsim schedule"
 VERSION = 1
 ANEW = "write it anew with 'odcsim balance'"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flat:
+    """What devices run, in arrays: the microbatches of a device beside each other, and their samples. Nested tuples of
+    thousands of devices take longer to make than to simulate."""
+
+    counts: Ints  # microbatches of each device
+    sizes: Ints  # samples of each microbatch
+    samples: Ints
+
+    def __eq__(self, other: object) -> bool:
+        """With the same in it."""
+        if not isinstance(other, Flat):
+            return NotImplemented
+        mine, its = ((of.counts, of.sizes, of.samples) for of in (self, other))
+        return all(map(np.array_equal, mine, its))
+
+    def __hash__(self) -> int:
+        return hash(tuple(of.tobytes() for of in (self.counts, self.sizes, self.samples)))
+
+    def numbered(self, numbers: Ints) -> "Flat":
+        """The same with sample i called `numbers[i]`."""
+        return Flat(self.counts, self.sizes, numbers[self.samples])
+
+    def opened(self, starts: Ints, end: int) -> "Flat":
+        """With bundle i as its samples: from `starts[i]` to where the next one starts, of the last one up to `end`."""
+        ends = np.append(starts[1:], end)
+        each = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        sizes = np.bincount(each, (ends - starts)[self.samples], len(self.sizes)).astype(np.int64)
+        return Flat(self.counts, sizes, ranges(starts[self.samples], ends[self.samples]))
+
+    def of_sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """What each microbatch's samples add up to, one after the other."""
+        each = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        return np.bincount(each, values[self.samples], len(self.sizes)).astype(np.float64, copy=False)
+
+    def ordered(self, order: Ints) -> "Flat":
+        """Microbatch after microbatch in this order, as of one device."""
+        ends = self.sizes.cumsum()
+        places = ranges((ends - self.sizes)[order], ends[order])
+        return Flat(np.array([len(order)]), self.sizes[order], self.samples[places])
+
+    def nested(self) -> Assignment:
+        """In tuples, as files and users have it."""
+        return tuple(_cut(_cut(self.samples.tolist(), self.sizes), self.counts))
+
+
+def _cut(values: list[Any], sizes: Ints) -> list[tuple[Any, ...]]:
+    ends = sizes.cumsum().tolist()  # slices are quicker here than an iterator
+    return [tuple(values[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=False)]
+
+
+def flattened(devices: Sequence[Sequence[Sequence[int]]]) -> Flat:
+    """Of microbatches in lists, by device."""
+    microbatches = list(chain.from_iterable(devices))
+    counts = np.fromiter(map(len, devices), np.int64, len(devices))
+    sizes = np.fromiter(map(len, microbatches), np.int64, len(microbatches))
+    return Flat(counts, sizes, np.fromiter(chain.from_iterable(microbatches), np.int64, int(sizes.sum())))
+
+
+NOTHING = flattened(((),))  # a queue without entries: of one device that stands for any
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,6 +1,5 @@
 """A trace: recorded sample lengths, in order, and the minibatches drawn from them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,7 +8,6 @@ from numpy.typing import NDArray
 
 from odcsim.answer import Answer, Printable
 from odcsim.errors import InputError
-from odcsim.flat import ranges
 from odcsim.support import budget
 from odcsim.support.numbers import counted
 
@@ -58,8 +56,30 @@ class Trace(Printable):
             view = array.astype(np.int64, copy=False).view()
             view.flags.writeable = False
             object.__setattr__(self, field, view)
-        for problem, fix in _wrong(self):
-            raise InputError(problem, fix=fix)
+        name, lengths, counts, loss, bundle = f"'{self.name}'", self.lengths, self.counts, self.loss, self.bundle
+        for field in COLUMNS:
+            if (column := getattr(self, field)) is not None and len(column) != len(lengths):
+                raise InputError(f"{field} and lengths of {name} differ in number", fix="give one of each per sample")
+        if len(lengths) == 0 or (counts is not None and not counts.any()):
+            raise InputError(f"{name} has no samples", fix="give at least one length")
+        if lengths.min() < 1 or lengths.max() > MAX_LENGTH:
+            bad = lengths[(lengths < 1) | (lengths > MAX_LENGTH)][0]
+            raise InputError(f"{name} holds the length {bad}", fix=f"lengths go from 1 to {MAX_LENGTH}")
+        if loss is not None and ((loss < 0) | (loss > lengths)).any():
+            raise InputError(f"{name} has loss tokens outside its samples", fix="loss goes from 0 to the length")
+        if counts is not None:
+            if counts.min() < 0:
+                raise InputError(f"{name} holds the count {counts.min()}", fix="counts start at 0")
+            if self.step is not None or self.group is not None:
+                problem = f"{name} has counts beside an RL step or group"
+                raise InputError(problem, fix="keep one row per sample for RL")
+            if bundle is not None:
+                raise InputError(f"{name} has counts beside bundles", fix="keep one row per sample")
+            if float(counts.astype(float) @ lengths.astype(float)) >= 2.0**62:
+                raise InputError(f"{name} counts more than 2^62 tokens", fix="divide the counts by a common factor")
+        if bundle is not None and len(np.unique(bundle)) != len(_firsts(bundle)):
+            problem = f"{name} has a bundle in two places"
+            raise InputError(problem, fix="put samples of a bundle beside each other")
 
     @property
     def size(self) -> int:
@@ -146,14 +166,21 @@ class Trace(Printable):
             fix = f"use fewer devices, fewer {self.unit}s per device, or a longer trace"
             raise InputError(problem, fix=fix)
         check_drawn(samples, count, self.name)
-        return self._recorded(samples, count) if in_order else _shuffled(self.size, samples, count, seed)
-
-    def _recorded(self, samples: int, count: int) -> list[NDArray[np.int64]]:
-        """What is left at the end of a step does not fill a minibatch and is dropped."""
+        minibatches: list[NDArray[np.int64]] = []
+        if not in_order:
+            # Passes over the data without replacement. Only what is needed of a pass is drawn: memory follows the draw.
+            rng = np.random.default_rng(seed)
+            while len(minibatches) < count:
+                fill = min(self.size // samples, count - len(minibatches))
+                ids = rng.choice(self.size, fill * samples, replace=False).astype(np.int64, copy=False)
+                minibatches.extend(ids.reshape(fill, samples))
+            return minibatches
         if self.counts is not None:
             raise InputError(f"'{self.name}' is a table and has no recorded order", fix="leave out --in-order")
-        edges = [0, self.size] if self.step is None else np.append(_firsts(self.step), self.size)
-        starts = np.concatenate([np.arange(a, b - samples + 1, samples) for a, b in pairwise(edges)])
+        # What is left at the end of a step does not fill a minibatch and is dropped.
+        firsts = [0] if self.step is None else _firsts(self.step)
+        ends = pairwise(np.append(firsts, self.size))
+        starts = np.concatenate([np.arange(first, end - samples + 1, samples) for first, end in ends])
         if len(starts) == 0:
             problem = f"no RL step of '{self.name}' has the {samples} samples of one minibatch"
             fix = "use fewer devices, fewer samples per device, or leave out --in-order"
@@ -176,43 +203,12 @@ def check_drawn(samples: int, count: int, where: str) -> None:
         raise InputError(problem, where=where, fix=fix)
 
 
+def ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers from each start up to its end, one range behind the other."""
+    sizes = ends - starts
+    return np.asarray(np.arange(int(sizes.sum())) + np.repeat(starts - (sizes.cumsum() - sizes), sizes))
+
+
 def _firsts(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each run of equal ones begins."""
     return np.append(0, np.flatnonzero(np.diff(labels)) + 1)
-
-
-def _shuffled(size: int, samples: int, count: int, seed: int) -> list[NDArray[np.int64]]:
-    """Passes over the data without replacement. Only what is needed of a pass is drawn: memory follows the draw."""
-    rng = np.random.default_rng(seed)
-    minibatches: list[NDArray[np.int64]] = []
-    while len(minibatches) < count:
-        whole = min(size // samples, count - len(minibatches))
-        ids = rng.choice(size, whole * samples, replace=False).astype(np.int64, copy=False)
-        minibatches.extend(ids.reshape(whole, samples))
-    return minibatches
-
-
-def _wrong(trace: Trace) -> Iterator[tuple[str, str]]:
-    """What a trace must not have, and the way out of it: each is asked where none of those before it was found."""
-    name, lengths, counts, loss, bundle = f"'{trace.name}'", trace.lengths, trace.counts, trace.loss, trace.bundle
-    for field in COLUMNS:
-        if (column := getattr(trace, field)) is not None and len(column) != len(lengths):
-            yield f"{field} and lengths of {name} differ in number", "give one of each per sample"
-    if len(lengths) == 0 or (counts is not None and not counts.any()):
-        yield f"{name} has no samples", "give at least one length"
-    if lengths.min() < 1 or lengths.max() > MAX_LENGTH:
-        bad = lengths[(lengths < 1) | (lengths > MAX_LENGTH)][0]
-        yield f"{name} holds the length {bad}", f"lengths go from 1 to {MAX_LENGTH}"
-    if loss is not None and ((loss < 0) | (loss > lengths)).any():
-        yield f"{name} has loss tokens outside its samples", "loss goes from 0 to the length"
-    if counts is not None:
-        if counts.min() < 0:
-            yield f"{name} holds the count {counts.min()}", "counts start at 0"
-        if trace.step is not None or trace.group is not None:
-            yield f"{name} has counts beside an RL step or group", "keep one row per sample for RL"
-        if bundle is not None:
-            yield f"{name} has counts beside bundles", "keep one row per sample"
-        if float(counts.astype(float) @ lengths.astype(float)) >= 2.0**62:
-            yield f"{name} counts more than 2^62 tokens", "divide the counts by a common factor"
-    if bundle is not None and len(np.unique(bundle)) != len(_firsts(bundle)):
-        yield f"{name} has a bundle in two places", "put samples of a bundle beside each other"

@@ -8,8 +8,7 @@ import torch
 from odc_engine.job import Job
 from odc_engine.packed import Packed, synthetic
 from odcsim.cost import Load
-from odcsim.flat import Microbatches
-from odcsim.schedule import Schedule
+from odcsim.schedule import Microbatches, Schedule
 
 Seconds = Mapping[str, float]  # of each kind of compute step
 

@@ -14,8 +14,8 @@ from odcsim.balance.arrival import BATCHES, FILLED, PACKED, PADDED
 from odcsim.balance.balancer import Balancer, Work
 from odcsim.balance.rules import BALANCERS as BALANCERS
 from odcsim.errors import InputError, nearest
-from odcsim.flat import Assignment, Microbatches
 from odcsim.program import sync_named
+from odcsim.schedule import Assignment, Microbatches
 
 if TYPE_CHECKING:
     from odcsim.balance.library import Plan, check_limit, digest, loss_tokens, plan, weigh

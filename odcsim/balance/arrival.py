@@ -7,8 +7,7 @@ import numpy as np
 from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.rules import native
 from odcsim.errors import InputError
-from odcsim.flat import Flat
-from odcsim.schedule import Schedule
+from odcsim.schedule import Flat, Schedule
 
 
 def batches(work: Work) -> Deal:

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.flat import NOTHING, Assignment, Flat, Microbatches, flattened
 from odcsim.program import Sync
-from odcsim.schedule import Schedule
+from odcsim.schedule import NOTHING, Assignment, Flat, Microbatches, Schedule, flattened
 
 Floats = NDArray[np.float64]
 Slots = Sequence[Sequence[Sequence[int]]]  # device -> microbatch -> samples, by their numbers in the work

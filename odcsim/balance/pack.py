@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.balance.partition import Floats, Ints, Shares, differencing
-from odcsim.flat import Flat
+from odcsim.schedule import Flat
 
 Truths = NDArray[np.bool_]
 Microbatch = list[int]

@@ -19,7 +19,7 @@ from odcsim.balance.partition import (
     order_of,
 )  # fmt: skip
 from odcsim.balance.refine import STEPS, even_out, guess, in_bounds, relieve, sums_of
-from odcsim.flat import Flat
+from odcsim.schedule import Flat
 from odcsim.support.budget import memoize
 
 MOST = 2**18  # samples of all splits that are remembered, some tens of megabytes

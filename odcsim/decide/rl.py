@@ -22,7 +22,6 @@ from odcsim.decide.way import Way
 from odcsim.decide.words import RL
 from odcsim.errors import InputError, misspelled
 from odcsim.executors import simulation
-from odcsim.flat import flattened
 from odcsim.neighbours import verl
 from odcsim.option import AMOUNT, COUNT, FLAG, Option
 from odcsim.program import MEETING, ONE_SIDED, SIDES
@@ -30,7 +29,7 @@ from odcsim.question import Question
 from odcsim.results import capacity
 from odcsim.results.intervals import Draws, draws, of_run
 from odcsim.results.summary import Row, scaled
-from odcsim.schedule import Schedule
+from odcsim.schedule import Schedule, flattened
 from odcsim.support.numbers import SIZES
 from odcsim.support.numbers import seconds as read_seconds
 from odcsim.timeline import Floats, Ints

@@ -18,13 +18,12 @@ from odcsim.cluster import GPU, Cluster, cluster_of, read_cluster
 from odcsim.cost import Cost
 from odcsim.errors import InputError
 from odcsim.executors.simulation import makespans
-from odcsim.flat import NOTHING, Flat
 from odcsim.neighbours import named
 from odcsim.profile import TRANSFERS, Profile
 from odcsim.program import SYNC_TABLE
 from odcsim.question import Terms
 from odcsim.recipe import USUAL, Recipe
-from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.schedule import NOTHING, Flat, Header, Schedule, ScheduleFile
 from odcsim.support.values import expect
 from odcsim.trace import Trace
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from odcsim.cost import Cost, Load
 from odcsim.errors import InputError
-from odcsim.executors import analytic, taking
+from odcsim.executors import analytic
 from odcsim.program import Program, check_counts
 from odcsim.results import metrics
 from odcsim.schedule import Schedule, ScheduleFile
@@ -42,7 +42,7 @@ def simulate(file: ScheduleFile, cost: Cost, *, seed: int = 0) -> Timeline:
         trace=header.trace,
         nodes=cost.cluster.gpus // cost.holders,
     )
-    blocks = tuple(map(_run, _groups(_items([file.schedules], cost), cost, seed, None)))
+    blocks = tuple(map(_run, _groups([file.schedules], cost, seed)))
     return Timeline(about, blocks, *carried(file.schedules))
 
 
@@ -62,18 +62,18 @@ def usage(schedules: Sequence[Schedule], cost: Cost, *, seed: int = 0) -> metric
 def usages(plans: Sequence[Sequence[Schedule]], cost: Cost, *, seed: int = 0, first: int = 0) -> list[metrics.Usage]:
     """Of several plans of the same minibatches, which are simulated at once where their shapes are alike. `first`: the
     number of the first minibatch, since what is drawn for one goes by its number."""
-    items, pieces = _items(plans, cost, first), list[tuple[Ints, metrics.Usage]]()
-    for group in _groups(items, cost, seed, GROUP):
+    pieces: list[tuple[Ints, metrics.Usage]] = []
+    for group in _groups(plans, cost, seed, first, GROUP):
         program, asked, had, begun, steps = _rows(group, metrics.uses)
         usage = metrics.measure_rows(program, asked, had, steps, begun, simulated=begun is not None)
         pieces.append((group.places, usage))
-    return metrics.parted(metrics.assemble(pieces, len(items)), len(plans)) if plans else []
+    return metrics.split(metrics.assemble(pieces, sum(map(len, plans))), len(plans)) if plans else []
 
 
 def makespans(schedules: Sequence[Schedule], cost: Cost, *, seed: int = 0, first: int = 0) -> Floats:
     """The makespans of that usage alone, which takes a third of its time."""
     spans = np.zeros(len(schedules))
-    for group in _groups(_items([schedules], cost, first), cost, seed, GROUP):
+    for group in _groups([schedules], cost, seed, first, GROUP):
         program, _, had, _, steps = _rows(group, lambda program: range(len(program.steps)))
         spans[group.places] = metrics.makespans(program, had, steps)
     return spans
@@ -122,8 +122,14 @@ class _Group:
         self.durations = cost.durations(self.program, self.load)
 
 
-def _items(plans: Sequence[Sequence[Schedule]], cost: Cost, first: int = 0) -> list[_Item]:
-    """Refuses what would hang, and schedules for other devices."""
+def _groups(
+    plans: Sequence[Sequence[Schedule]], cost: Cost, seed: int, first: int = 0, most: int | None = None
+) -> Iterator[_Group]:
+    """At most so many minibatches x devices together. What would hang is refused, and schedules for other devices.
+
+    Where the scan tells who takes which entry of a queue, what comes of it is grouped anew; events run queues
+    themselves.
+    """
     items: list[_Item] = []
     for schedules in plans:
         for number, schedule in enumerate(schedules, first):
@@ -133,21 +139,12 @@ def _items(plans: Sequence[Sequence[Schedule]], cost: Cost, first: int = 0) -> l
                 where = f"minibatch {number}"
                 check_counts(cost.recipe.sync, schedule.microbatches, schedule.queued, where=where)
             items.append(_Item(len(items), number, schedule))
-    return items
-
-
-def _groups(items: Sequence[_Item], cost: Cost, seed: int, size: int | None) -> Iterator[_Group]:
-    """At most `size` minibatches x devices together.
-
-    Where the scan tells who takes which entry of a queue, what comes of it is grouped anew; events run queues
-    themselves.
-    """
-    for some in _alike(items, size // cost.workers if size else len(items)):
+    for some in _alike(items, most // cost.workers if most else len(items)):
         group = _Group(some, cost, seed)
         if cost.cluster.eventful or not group.queued:
             yield group
             continue
-        takers = taking.take(group.program, group.durations, cost.program(1), _entries(group))
+        takers = analytic.take(group.program, group.durations, cost.program(1), _entries(group))
         row_of = {item.place: row for item, row in zip(some, takers, strict=True)}
         ran = [replace(j, schedule=j.schedule.realised(row_of[j.place][: j.schedule.queued])) for j in some]
         for part in _alike(ran, len(ran)):
@@ -164,7 +161,7 @@ def _alike(items: Sequence[_Item], most: int) -> Iterator[list[_Item]]:
             yield some[first : first + max(1, most)]
 
 
-def _entries(group: _Group) -> taking.Entries:
+def _entries(group: _Group) -> analytic.Entries:
     """The entries of the queues, and their seconds as microbatches of any device."""
     cost, entry = group.cost, group.cost.program(1)
     load = Load.of(cost.model, group.schedules, group.luck, queues=True)
@@ -175,7 +172,7 @@ def _entries(group: _Group) -> taking.Entries:
     _, alike, kinds = np.unique(cost.pace, return_index=True, return_inverse=True)
     seconds = cost.durations(entry, one, alike.tolist())
     seconds[[step.duration for step in entry.steps[: entry.begin]]] = 0.0  # a device's first microbatch has waited
-    return taking.Entries(counts.tolist(), seconds, kinds)
+    return analytic.Entries(counts.tolist(), seconds, kinds)
 
 
 def _run(group: _Group) -> Block:

@@ -50,9 +50,9 @@ def joined(pieces: Sequence[Usage]) -> Usage:
     return Usage(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in COLUMNS))
 
 
-def parted(whole: Usage, parts: int) -> list[Usage]:
+def split(usage: Usage, parts: int) -> list[Usage]:
     """Equal parts of it, in order."""
-    return [Usage(*of) for of in zip(*(np.split(getattr(whole, name), parts) for name in COLUMNS), strict=True)]
+    return [Usage(*of) for of in zip(*(np.split(getattr(usage, name), parts) for name in COLUMNS), strict=True)]
 
 
 def assemble(pieces: Iterable[tuple[Ints, Usage]], minibatches: int) -> Usage:

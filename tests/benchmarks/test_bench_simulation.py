@@ -18,7 +18,7 @@ from odcsim.decide.advice import Wish, searched
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare
 from odcsim.decide.setting import plan
-from odcsim.executors import analytic, des, taking
+from odcsim.executors import analytic, des
 from odcsim.executors.simulation import GROUP, usage
 from odcsim.program import program
 from odcsim.question import Question
@@ -119,9 +119,9 @@ def test_growth_of_a_queue(benchmark, devices, entries, minibatches):
     steps, rng = program(28, 1, "on-demand"), np.random.default_rng(0)
     sizes = np.minimum(rng.exponential(size=(1, minibatches * entries, 1)), 1.1)
     seconds = np.broadcast_to(sizes, (len(steps.durations), *sizes.shape[1:]))
-    queues = taking.Entries([entries] * minibatches, seconds, np.zeros(devices, dtype=np.int64))
+    queues = analytic.Entries([entries] * minibatches, seconds, np.zeros(devices, dtype=np.int64))
     table = durations(steps, minibatches, devices)
-    found = benchmark.pedantic(lambda: taking.take(steps, table, steps, queues), rounds=3, warmup_rounds=1)
+    found = benchmark.pedantic(lambda: analytic.take(steps, table, steps, queues), rounds=3, warmup_rounds=1)
     assert found.shape == (minibatches, entries)
     assert len(set(found[0].tolist())) > devices // 2
     beside(benchmark, touched, "times a touch of every cell", minibatches * entries * len(steps.steps))

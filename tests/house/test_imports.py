@@ -22,7 +22,6 @@ LAYERS = [re.findall(r"`(\w+)`", line) for line in TABLE.splitlines()]  # the hi
 LAYER = {place: number for number, places in enumerate(LAYERS) for place in places}
 EXECUTORS = {"odcsim.executors.analytic", "odcsim.executors.des"}
 ENTRY = "odcsim.executors.simulation"
-OF_THE_SCAN = "odcsim.executors.taking"  # what the analytic executor is made of, beside the scan
 READERS = ("odcsim.results", "odcsim.plots", "odcsim.show.pages.page", "odcsim.show.pages.perfetto")  # of timelines
 HOMES = {"simpy": "odcsim.executors.des", "plotly": "odcsim.plots", "triton": "odc_engine.kernels"}
 TRAINERS = {"PIL", "accelerate", "datasets", "peft", "torchtitan", "transformers", "trl", "verl"}  # need these
@@ -142,7 +141,7 @@ def imports_of_executors(files: Files) -> list[str]:
     """Their entry point alone knows them, and who reads timelines, whoever wrote them, does not know even that."""
     found = []
     for module, source in modules(files, "odcsim").items():
-        forbidden = set() if module in (ENTRY, OF_THE_SCAN) else EXECUTORS - {module}
+        forbidden = set() if module == ENTRY else EXECUTORS - {module}
         forbidden = forbidden | {ENTRY} if under(module, *READERS) else forbidden
         found += [source.at(line, f"imports {name}") for line, name in source.imports if name in forbidden]
     return found

@@ -23,11 +23,10 @@ from odcsim.cluster import Cluster, cluster_of, read_cluster
 from odcsim.decide.setting import plan
 from odcsim.errors import InputError
 from odcsim.executors.simulation import simulate
-from odcsim.flat import flattened
 from odcsim.profile import DTYPES, FIDELITIES, TIMINGS, Passes, Polynomial, Profile, ProfileBelow, Timing
 from odcsim.recipe import CHOICES, read_file, recipe_of
 from odcsim.results import metrics
-from odcsim.schedule import Header, Schedule, ScheduleFile
+from odcsim.schedule import Header, Schedule, ScheduleFile, flattened
 
 JSONS = ("profile", "schedule", "timeline")
 KINDS = (*JSONS, "cluster", "recipe")

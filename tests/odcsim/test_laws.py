@@ -17,12 +17,11 @@ from odcsim.decide.evaluate import costed
 from odcsim.decide.setting import cost_of
 from odcsim.errors import InputError
 from odcsim.executors.simulation import carried, usage
-from odcsim.flat import Assignment
 from odcsim.profile import Profile
 from odcsim.program import SYNCS
 from odcsim.recipe import USUAL, Recipe
 from odcsim.results.metrics import PARTS, Usage
-from odcsim.schedule import Schedule
+from odcsim.schedule import Assignment, Schedule
 
 NEIGHBOURS = 1.05
 EXACT = 1e-9

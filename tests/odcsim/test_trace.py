@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim.errors import InputError
-from odcsim.flat import NOTHING, flattened
-from odcsim.schedule import Schedule
+from odcsim.schedule import NOTHING, Schedule, flattened
 from odcsim.trace import Trace
 
 

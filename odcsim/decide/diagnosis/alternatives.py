@@ -12,11 +12,10 @@ from odcsim.decide.evaluate import Evaluation, Pair, evaluate
 from odcsim.decide.setting import MEET
 from odcsim.decide.way import Way
 from odcsim.errors import InputError
-from odcsim.flat import flattened
 from odcsim.profile import TRANSFERS
 from odcsim.program import ONE_SIDED, sync_named
 from odcsim.results.intervals import RUN, interval
-from odcsim.schedule import Schedule
+from odcsim.schedule import Schedule, flattened
 from odcsim.timeline import Floats
 
 SETTING, REPAIR, SAMPLER, ENGINE = EFFORTS

@@ -32,8 +32,8 @@ from odc_engine.errors import EngineError, PeerLost
 from odc_engine.runs import launch_threads
 from odc_engine.runs.verify import reference_gradients
 from odcsim import schedule, timeline
-from odcsim.flat import flattened
 from odcsim.profile import Polynomial
+from odcsim.schedule import flattened
 
 BOUND = 1e-5
 SYNCS = ("collective", "deferred", "on-demand")

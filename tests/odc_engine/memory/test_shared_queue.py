@@ -24,9 +24,8 @@ from odc_engine.runs.verify import BOUND, reference_gradients, relative_errors
 from odcsim import profile, schedule, timeline
 from odcsim.cost import Load
 from odcsim.errors import InputError
-from odcsim.flat import flattened
 from odcsim.program import program
-from odcsim.schedule import Schedule
+from odcsim.schedule import Schedule, flattened
 
 
 def queued(*counts: int, queue: int) -> Schedule:

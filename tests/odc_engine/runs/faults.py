@@ -19,7 +19,7 @@ from odc_engine.backends.shm.memory import SharedMemory
 from odc_engine.devices.process import ProcessDevice
 from odc_engine.job import Job
 from odc_engine.runs import launch
-from odcsim.flat import flattened
+from odcsim.schedule import flattened
 
 VICTIM = 1
 DEVICES = 3

@@ -14,9 +14,8 @@ from odcsim.catalog import fits
 from odcsim.decide.rl import DEALERS, Around, RolloutBatch, draw_steps, forward, predict_step
 from odcsim.decide.setting import draw_minibatches
 from odcsim.decide.way import Way
-from odcsim.flat import flattened
 from odcsim.results.intervals import apart
-from odcsim.schedule import check
+from odcsim.schedule import check, flattened
 
 DEVICES, UPDATES = 4, 2
 BATCH = RolloutBatch(prompts=16, rollouts=4, updates=UPDATES, steps=3)

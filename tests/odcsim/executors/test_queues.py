@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import one_node, seconds
 
 from odcsim.cluster import Cluster
-from odcsim.executors import analytic, des, taking
+from odcsim.executors import analytic, des
 from odcsim.program import Program, program
 
 
@@ -74,8 +74,8 @@ def asking(steps: Program, asked: np.ndarray) -> np.ndarray:
 
 
 def taken(case: Queued) -> np.ndarray:
-    queues = taking.Entries([len(case.entries)], case.entries.swapaxes(0, 1), np.arange(len(case.planned)))
-    return taking.take(case.program(int(case.planned.max())), case.durations, case.program(1), queues)
+    queues = analytic.Entries([len(case.entries)], case.entries.swapaxes(0, 1), np.arange(len(case.planned)))
+    return analytic.take(case.program(int(case.planned.max())), case.durations, case.program(1), queues)
 
 
 @given(queued())
