@@ -251,14 +251,14 @@ class Cost:
             moved = {"forward": gather, "backward": again, "embed": opening, "embed backward": closing}
 
         def seconds(what: str, m: int) -> Floats:
-            holds = load.tokens[m], load.squares[m], load.samples[m]
-            fitted = own[what].seconds(*holds)
+            tokens, squares, samples = load.tokens[m], load.squares[m], load.samples[m]
+            fitted = own[what].seconds(tokens, squares, samples)
             if not joined:
                 return fitted
-            emptier = other[what].seconds(*holds)
+            emptier = other[what].seconds(tokens, squares, samples)
             if busy := moved.get(what, 0.0):
                 emptier = np.maximum(emptier, busy) + below.copying * np.minimum(emptier, busy)
-            share: Floats = np.clip(2 * holds[0] / p.fewest - 1, 0.0, 1.0)  # that is the profile's own
+            share: Floats = np.clip(2 * tokens / p.fewest - 1, 0.0, 1.0)  # that is the profile's own
             return share * fitted + (1 - share) * emptier
 
         return seconds

@@ -115,9 +115,17 @@ class Recipe:
 
     def program(self, layers: int, microbatches: int) -> Program:
         """The steps of a minibatch by this recipe."""
-        settled = self.sharded("full")
-        how = self.sync, self.prefetch, settled.sharding, self.exchange, self.reshard, self.streams, self.hierarchical
-        return program(layers, microbatches, *how)
+        return program(
+            layers,
+            microbatches,
+            self.sync,
+            self.prefetch,
+            sharding=self.sharded("full").sharding,
+            exchange=self.exchange,
+            reshard=self.reshard,
+            streams=self.streams,
+            hierarchical=self.hierarchical,
+        )
 
     def sharded(self, how: str) -> "Recipe":
         """Sharded so, where nobody chose."""

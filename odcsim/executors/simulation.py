@@ -43,7 +43,8 @@ def simulate(file: ScheduleFile, cost: Cost, *, seed: int = 0) -> Timeline:
         nodes=cost.cluster.gpus // cost.holders,
     )
     blocks = tuple(map(_run, _groups([file.schedules], cost, seed)))
-    return Timeline(about, blocks, *carried(file.schedules))
+    samples, tokens = carried(file.schedules)
+    return Timeline(about, blocks, samples, tokens)
 
 
 def spans(program: Program, durations: Floats) -> Block:

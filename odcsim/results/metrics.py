@@ -47,21 +47,22 @@ COLUMNS = tuple(field.name for field in fields(Usage))
 
 def joined(pieces: Sequence[Usage]) -> Usage:
     """Minibatches behind each other."""
-    return Usage(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in COLUMNS))
+    return Usage(**{name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in COLUMNS})
 
 
 def split(usage: Usage, parts: int) -> list[Usage]:
     """Equal parts of it, in order."""
-    return [Usage(*of) for of in zip(*(np.split(getattr(usage, name), parts) for name in COLUMNS), strict=True)]
+    pieces = {name: np.split(getattr(usage, name), parts) for name in COLUMNS}
+    return [Usage(**{name: of[part] for name, of in pieces.items()}) for part in range(parts)]
 
 
 def assemble(pieces: Iterable[tuple[Ints, Usage]], minibatches: int) -> Usage:
     """Put the usages of blocks back into the order of their minibatches."""
-    whole = Usage(*np.zeros((len(COLUMNS), minibatches)))
+    columns = {name: np.zeros(minibatches) for name in COLUMNS}
     for numbers, piece in pieces:
-        for name in COLUMNS:
-            getattr(whole, name)[numbers] = getattr(piece, name)
-    return whole
+        for name, column in columns.items():
+            column[numbers] = getattr(piece, name)
+    return Usage(**columns)
 
 
 def usage(timeline: Timeline) -> Usage:
@@ -157,8 +158,8 @@ def measure_rows(
     says, which several clocks do not promise.
     """
     steps, every = program.steps, gaps(program)
-    nothing, compute, makespan, *lost = (np.zeros_like(asked[0]) for _ in range(7))
-    parts = dict(zip(PARTS[:-1], lost, strict=True))
+    nothing, compute, makespan = (np.zeros_like(asked[0]) for _ in range(3))
+    parts = {part: np.zeros_like(compute) for part in PARTS[:-1]}
     left, stop, move, wait = (np.empty_like(compute) for _ in range(4))  # anew for each step they cost as much again
 
     def moving(i: int) -> Floats:
@@ -202,12 +203,13 @@ def measure_rows(
                     np.minimum(wait, move, out=wait)
                 np.subtract(move, wait, out=move)
                 np.add(parts["wait_inside"], move, out=parts["wait_inside"])
-    span, whole = makespan.max(axis=1), compute.shape[1] * makespan.max(axis=1)
     # Over devices to the same last bit however the rows lie in memory.
-    computed, *sums = (np.ascontiguousarray(of).sum(axis=1) for of in (compute, *parts.values()))
-    other = whole - computed - sum(sums)
-    other[np.abs(other) <= ROUNDING * whole] = 0.0
-    return Usage(*(span, computed, *sums, other))
+    sums = {name: np.ascontiguousarray(of).sum(axis=1) for name, of in {"compute": compute, **parts}.items()}
+    span = makespan.max(axis=1)
+    total = compute.shape[1] * span
+    other = total - sums["compute"] - sum(sums[part] for part in parts)
+    other[np.abs(other) <= ROUNDING * total] = 0.0
+    return Usage(makespan=span, other=other, **sums)
 
 
 def _share(start: Floats, end: Floats, spans: Sequence[Span], parts: dict[str, Floats]) -> None:
