@@ -80,9 +80,9 @@ class Cost:
 
     def __post_init__(self) -> None:
         if self.profile.recompute != self.recipe.recomputes:
-            has, asked = ("with" if again else "without" for again in (self.profile.recompute, self.recipe.recomputes))
+            mine, its = ("with" if again else "without" for again in (self.profile.recompute, self.recipe.recomputes))
             fix = "make them so with odcsim.catalog.estimates.recompute.under"
-            raise InputError(f"the profile's seconds are {has} recompute, the recipe is {asked}", fix=fix)
+            raise InputError(f"the profile's seconds are {mine} recompute, the recipe is {its}", fix=fix)
         if self.cluster.gpus % self.holders:
             raise InputError(
                 f"--sharding hybrid on {self.cluster.gpus} devices in nodes of {self.cluster.devices_per_node}",
@@ -316,5 +316,5 @@ class Cost:
     def _measured(self, kind: str, devices: int) -> Timing | None:
         """What the profile measured of this kind. Of several nodes it knows what it measured on as many devices."""
         exact = any((t.kind, t.devices) == (kind, devices) for t in self.profile.timings)
-        known = exact or devices <= self.cluster.devices_per_node or kind in LOCAL
-        return self.profile.timing(kind, devices) if known else None
+        near = devices <= self.cluster.devices_per_node or kind in LOCAL
+        return self.profile.timing(kind, devices) if exact or near else None

@@ -99,8 +99,8 @@ class Option:
         if self.type is bool:
             return given.flag()
         if self.values:
-            known = isinstance(given.value, str | bool) and given.value in self.also
-            return self.also[given.value] if known else given.one_of(self.values)
+            other = isinstance(given.value, str | bool) and given.value in self.also
+            return self.also[given.value] if other else given.one_of(self.values)
         if self.type is str:
             return given.text() if given.text().strip() else given.refuse(f"expected {self.expected}")
         if self.units and isinstance(given.value, str):
@@ -165,8 +165,8 @@ def option(kind: Option, group: str, usual: Any = None, **facts: Any) -> Any:
 
 def options_of(every: Iterable[Field[Any]]) -> dict[str, Option]:
     """Those among the fields of a dataclass, by name, in their order."""
-    known = {one.name: one.metadata["option"] for one in every if "option" in one.metadata}
-    return {name: replace(one, name=name) for name, one in known.items()}
+    options = {one.name: one.metadata["option"] for one in every if "option" in one.metadata}
+    return {name: replace(one, name=name) for name, one in options.items()}
 
 
 def flag(name: str) -> str:

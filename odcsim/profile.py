@@ -37,10 +37,10 @@ class Polynomial:
 
     def seconds(self, tokens: Floats, squares: Floats, samples: Floats) -> Floats:
         """Of microbatches that hold so much."""
-        found: Floats = self.constant + self.linear * tokens + self.quadratic * squares
+        seconds: Floats = self.constant + self.linear * tokens + self.quadratic * squares
         if self.sample:
-            found += self.sample * samples
-        return np.maximum(found, self.floor, out=found) if self.floor else found
+            seconds += self.sample * samples
+        return np.maximum(seconds, self.floor, out=seconds) if self.floor else seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +155,14 @@ class Profile:
 
     def timing(self, kind: str, devices: int) -> Timing | None:
         """Measured seconds of this kind: between measured numbers of devices a straight line, beyond them a guess."""
-        known = {t.devices: t for t in self.timings if t.kind == kind}
-        if not known or devices in known:
-            return known.get(devices)
-        counts = sorted(known)
+        timings = {t.devices: t for t in self.timings if t.kind == kind}
+        if not timings or devices in timings:
+            return timings.get(devices)
+        counts = sorted(timings)
         if not counts[0] < devices < counts[-1]:
-            return known[counts[0] if devices < counts[0] else counts[-1]].at(devices)
+            return timings[counts[0] if devices < counts[0] else counts[-1]].at(devices)
         names = "constant", "per_byte", "slowdown"
-        values = ([getattr(known[n], name) for n in counts] for name in names)
+        values = ([getattr(timings[n], name) for n in counts] for name in names)
         return Timing(kind, devices, *(float(np.interp(devices, counts, of)) for of in values))
 
     def stretched(self, factor: float) -> "Profile":
@@ -186,9 +186,9 @@ def read(path: Path | str) -> Profile:
     profile, where = read_json(Profile, path, "a profile", FORMAT, VERSION), str(path)
     if not 0 < profile.low <= 1 <= profile.high:
         raise InputError(f"range {profile.low} to {profile.high}", where=where, fix="low at most 1, high at least 1")
-    known = [(t.kind, t.devices) for t in profile.timings]
-    if twice := [i for i, pair in enumerate(known) if pair in known[:i]]:
-        kind, devices = known[twice[0]]
+    pairs = [(t.kind, t.devices) for t in profile.timings]
+    if twice := [i for i, pair in enumerate(pairs) if pair in pairs[:i]]:
+        kind, devices = pairs[twice[0]]
         problem = f"timings[{twice[0]}] is a second {kind} of {devices} devices"
         raise InputError(problem, where=where, fix="keep one")
     return profile

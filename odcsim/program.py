@@ -198,8 +198,8 @@ class Builder:
         if not self.steps:
             raise InputError("a program without steps", fix="add one")
         count = 1 + max(step.microbatch for step in self.steps) if microbatches is None else microbatches
-        known = {"steps": tuple(self.steps), "durations": tuple(self.rows), "prefetch": ""}
-        return Program(sync, layers, count, **known | how)
+        rest = {"steps": tuple(self.steps), "durations": tuple(self.rows), "prefetch": ""}
+        return Program(sync, layers, count, **rest | how)
 
 
 def sync_named(name: str) -> Sync:
@@ -236,7 +236,7 @@ def check_counts(sync: str, microbatches: tuple[int, ...], queued: int = 0, wher
         )
 
 
-@memoize(MOST_STEPS, lambda made, *_: len(made.steps))
+@memoize(MOST_STEPS, lambda result, *_: len(result.steps))
 def program(
     layers: int,
     microbatches: int,

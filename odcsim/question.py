@@ -54,8 +54,8 @@ class Terms:
     def __post_init__(self) -> None:
         self._refuse(TERMS)
 
-    def _refuse(self, known: Mapping[str, Any]) -> None:
-        for name, about in known.items():
+    def _refuse(self, options: Mapping[str, Any]) -> None:
+        for name, about in options.items():
             value = getattr(self, name)
             if name != "trace" and not (value is None and about.usual is None):  # lengths themselves may be given
                 about.refuse(flag(name), value)
@@ -132,10 +132,11 @@ LENGTHS = tuple(name for name, about in FIELDS.items() if about.lengths)
 
 def question_of(words: Mapping[str, Any]) -> Question:
     """A question by the words of a command line or a grid, those of its recipe among them."""
-    known = {*FIELDS, *CHOICES, PART, "recipe"}
-    if odd := [name for name in words if name not in known]:
-        raise unexpected("ask", odd[0], [*known])
-    given = {name: words[name] for name in FIELDS if name in words}
-    # Of lengths a path says that it is none of their names.
-    given = {name: value if name == "trace" else FIELDS[name].from_python(value) for name, value in given.items()}
-    return Question(**{"recipe": words["recipe"] if "recipe" in words else recipe_of(words), **given})
+    names = {*FIELDS, *CHOICES, PART, "recipe"}
+    if odd := [name for name in words if name not in names]:
+        raise unexpected("ask", odd[0], [*names])
+    values: dict[str, Any] = {"recipe": words["recipe"] if "recipe" in words else recipe_of(words)}
+    for name in FIELDS:
+        if name in words:  # of lengths a path says that it is none of their names
+            values[name] = words[name] if name == "trace" else FIELDS[name].from_python(words[name])
+    return Question(**values)

@@ -160,12 +160,12 @@ class Recipe:
     @property
     def words(self) -> str:
         """What is not as usual, behind a model's name."""
-        known = [(CHOICES[name], self.value(name)) for name in self.unusual]
-        each = [c.none if c.none and value == "none" else c.words.format(value) for c, value in known]
+        chosen = [(CHOICES[name], self.value(name)) for name in self.unusual]
+        each = [c.none if c.none and value == "none" else c.words.format(value) for c, value in chosen]
         return "".join(f" {words}" for words in each if words)
 
     @property
-    def told(self) -> str:
+    def full_words(self) -> str:
         """The same, and full recompute, which is usual and what not everybody runs: an advice may choose less."""
         return f"{' with full recompute' if self.recompute == 'full' else ''}{self.words}"
 
@@ -199,8 +199,8 @@ class Recipe:
     @property
     def estimated(self) -> list[str]:
         """Non-default fields that a measured profile cannot account for."""
-        known = [name for name in self.unusual if CHOICES[name].estimated]
-        return [name for name in known if self.value(name) not in CHOICES[name].measured]
+        names = [name for name in self.unusual if CHOICES[name].estimated]
+        return [name for name in names if self.value(name) not in CHOICES[name].measured]
 
     @property
     def unusual(self) -> list[str]:
@@ -290,10 +290,10 @@ def read_file(path: Path | str) -> dict[str, Any]:
 
 def add_recipe(parser: "argparse._ActionsContainer", names: Iterable[str]) -> None:
     """Flags that ask for these fields, and for a file of them: flags win."""
-    taken = tuple(names)
+    chosen = tuple(names)
     words = "TOML file with values for these options"
-    rare(parser.add_argument("--recipe", action=_File, const=taken, metavar="FILE", help=words))
-    for name in taken:
+    rare(parser.add_argument("--recipe", action=_File, const=chosen, metavar="FILE", help=words))
+    for name in chosen:
         CHOICES[name].add_flag(parser, required=CHOICES[name].compared)
 
 

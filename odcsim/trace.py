@@ -87,7 +87,7 @@ class Trace(Printable):
         return len(self.lengths) if self.counts is None else int(self.counts.sum())
 
     @property
-    def whole(self) -> int:
+    def population(self) -> int:
         """Samples of the dataset, where only a part of it was counted."""
         return self.drawn_from or self.size
 

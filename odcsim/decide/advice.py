@@ -61,8 +61,8 @@ class Wish:
             raise InputError(problem, where=self.question.profile, fix=f"add {gpu} to --gpus, or leave the profile out")
         for gpu in measured:  # refused before anything is searched
             fits.profile_for(shape, catalog.gpu(gpu), self.devices[0], self.question.profile, self.question.recipe)
-        if self.global_batch > self.trace.bundles.whole:
-            known = f"{self.trace.bundles.whole:,} {self.trace.unit}s"
+        if self.global_batch > self.trace.bundles.population:
+            known = f"{self.trace.bundles.population:,} {self.trace.unit}s"
             problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {known}"
             raise InputError(problem, fix=f"give a smaller batch, or more {self.trace.unit}s")
         if unknown := set(self.prices) - set(self.gpus):

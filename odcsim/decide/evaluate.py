@@ -121,7 +121,7 @@ def evaluate(
     carried = np.array([len(one) for one in ids], dtype=np.int64), np.array(tokens, dtype=np.int64)
     rows, usages = list[Row](), list[Usage]()
     for (balancer, sync), pieces in parts.items():
-        usage, way = metrics.joined([piece.usage for piece in pieces]), Way(setting, balancer, sync)
+        usage, way = metrics.join([piece.usage for piece in pieces]), Way(setting, balancer, sync)
         most = max(piece.fullest for piece in pieces), trace.longest
         row = costed(costs[sync], balancer, usage, carried, most, limit, setting.price, sum(squares))
         full, seconds = [piece.full for piece in pieces if piece.full is not None], row.makespan_seconds

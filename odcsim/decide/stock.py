@@ -182,5 +182,5 @@ def packed(trace: Trace, rule: Rule, limit: int, seed: int, *, in_order: bool = 
     order = np.array([i for row in rows for i in row], dtype=np.int64)
     bundle = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     more: dict[str, Any] = {} if loss is None else {"loss": loss[order]}
-    of_all = round(trace.whole * len(rows) / size) if trace.whole > size else 0
+    of_all = round(trace.population * len(rows) / size) if trace.population > size else 0
     return Trace(trace.name, lengths[order], origin=trace.origin, drawn_from=of_all, bundle=bundle, **more)

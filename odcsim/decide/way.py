@@ -65,7 +65,7 @@ class Way:
     @property
     def words(self) -> str:
         """What it chooses of the recipe."""
-        words = self.cost.recipe.told.removeprefix(" ")
+        words = self.cost.recipe.full_words.removeprefix(" ")
         return f"{self.cost.sharded} sharding, {words}" if self.cost.cluster.nodes > 1 else words
 
     @property

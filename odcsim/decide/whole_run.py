@@ -23,7 +23,7 @@ RUN = ("steps", "samples", *_SPENT.values())
 def steps(trace: Trace, epochs: float, global_batch: int, trainer: str | None = None) -> int:
     """Of the optimizer. An epoch's last one may have fewer samples: a trainer keeps it or drops it, and where nobody is
     named an epoch goes on in the next."""
-    size, known = trace.bundles.whole, stock.find(trainer)
+    size, known = trace.bundles.population, stock.find(trainer)
     if known is None or known.ending == GOING_ON:
         return math.ceil(size * epochs / global_batch)
     each = -(-size // global_batch) if known.ending == KEPT else size // global_batch
@@ -67,7 +67,7 @@ class WholeRun:
             speedups = {name: getattr(row, name) for name in SPEEDUPS}
             return replace(own.over(own.evaluation.row(*row.pair)), **speedups)
         evaluation, setting = self.evaluation, self.evaluation.setting
-        draws = evaluation.draws if setting.whole else evaluation.draws.of_all(setting.trace.bundles.whole)
+        draws = evaluation.draws if setting.whole else evaluation.draws.of_all(setting.trace.bundles.population)
         profile, seconds = setting.cost.profile, evaluation.usage(*row.pair).makespan
         between = of_run(seconds, draws, profile.low, profile.high)
         return replace(scaled(row, self.steps / row.minibatches, between), minibatches=self.steps)

@@ -104,7 +104,7 @@ def _laid_out(rows: Floats) -> Floats:
     return turned
 
 
-def settled(program: Program, durations: Floats, begin: Floats | float = 0.0) -> Floats:
+def finish(program: Program, durations: Floats, begin: Floats | float = 0.0) -> Floats:
     """When each device has computed and pushed everything [minibatch, device]."""
     end = program.end
     asked, *_, steps = recycled(program, durations, range(len(program.steps)), begin)
@@ -132,9 +132,9 @@ def take(program: Program, durations: Floats, entry: Program, entries: Entries) 
     `durations` are of what the devices do before they ask. `entry` is a program of one microbatch. A device asks when
     its pushes are done and so is all else, so nothing but that moment carries over into its next microbatch.
     """
-    free = settled(program, durations)
+    free = finish(program, durations)
     pieces = range(0, entries.seconds.shape[1], PIECE)
-    spans = [settled(entry, entries.seconds[:, first : first + PIECE]) for first in pieces]
+    spans = [finish(entry, entries.seconds[:, first : first + PIECE]) for first in pieces]
     every = np.concatenate(spans) if spans else np.zeros((0, entries.seconds.shape[2]))
     takers, first = [], 0
     for count, times in zip(entries.counts, free, strict=True):
@@ -144,9 +144,9 @@ def take(program: Program, durations: Floats, entry: Program, entries: Entries) 
     return padded(takers)
 
 
-def _takers(entry: Program, seconds: Floats, kinds: Ints, known: Floats, spans: Floats) -> list[int]:
+def _takers(entry: Program, seconds: Floats, kinds: Ints, moments: Floats, spans: Floats) -> list[int]:
     """Of one minibatch, in blocks: who asks first takes one entry, who asks next the next one, as many as do so before
-    any of them asks again, and by more than a rounding. `known`: when each device first asks, as a run has it.
+    any of them asks again, and by more than a rounding. `moments`: when each device asks, as a run has it.
 
     Such a moment is a sum of spans here, and the sum of every step in a run. The two differ in their last bits, which
     matter where devices ask at one moment: samples that were cut at a limit are equally long, and so are microbatches
@@ -154,10 +154,10 @@ def _takers(entry: Program, seconds: Floats, kinds: Ints, known: Floats, spans: 
     rounding of each other. Where moments are that close, what devices have taken so far is run step by step, so that
     the takers are those of a run to the last bit.
 
-    `since` has what was taken since all moments were known, a block after the other: its devices and its entries.
+    `since` has what was taken since all moments were as a run has them, a block after the other: devices and entries.
     """
     rounding = 4 * ROUNDING * (len(entry.steps) + 1)  # of a sum, for each entry in it
-    found, times, since = np.empty(len(spans), dtype=np.int64), known.copy(), list[tuple[Ints, Ints]]()
+    takers, times, since = np.empty(len(spans), dtype=np.int64), moments.copy(), list[tuple[Ints, Ints]]()
     order, at, exact = times.argsort(kind="stable"), 0, inf  # all moments before `exact` are as a run has them
     while at < len(spans):
         devices = order[: len(spans) - at]
@@ -169,27 +169,27 @@ def _takers(entry: Program, seconds: Floats, kinds: Ints, known: Floats, spans: 
         doubt = (close >= np.minimum(exact, again)) & (np.minimum(following, again) <= close)
         many = int(doubt.argmax()) if doubt.any() else len(devices)
         if not many:
-            known = _settled(entry, seconds, kinds, known, since)
-            times, since, exact = known.copy(), [], inf
+            moments = _rerun(entry, seconds, kinds, moments, since)
+            times, since, exact = moments.copy(), [], inf
             order = times.argsort(kind="stable")
             continue
         taken, entries, after = devices[:many], np.arange(at, at + many), after[:many]
-        found[entries], times[taken] = taken, after
+        takers[entries], times[taken] = taken, after
         since.append((taken, entries))
         exact, at = min(exact, float(after.min())), at + many
         rest = np.concatenate((order[many:], taken[after.argsort(kind="stable")]))
         order = rest[times[rest].argsort(kind="stable")]
-    return found.tolist()
+    return takers.tolist()
 
 
-def _settled(entry: Program, seconds: Floats, kinds: Ints, known: Floats, since: Sequence[tuple[Ints, Ints]]) -> Floats:
+def _rerun(entry: Program, seconds: Floats, kinds: Ints, moments: Floats, since: Sequence[tuple[Ints, Ints]]) -> Floats:
     """When devices ask, after what they have taken is run step by step."""
     devices, entries = (np.concatenate(of) for of in zip(*since, strict=True))
-    order, counts, known = devices.argsort(kind="stable"), np.bincount(devices), known.copy()
+    order, counts, moments = devices.argsort(kind="stable"), np.bincount(devices), moments.copy()
     turns = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
     for turn in range(int(counts.max())):
         here = order[turns == turn]
         running = devices[here]
         took = seconds[:, entries[here], kinds[running]]
-        known[running] = settled(entry, took[:, :, None], known[running, None])[:, 0]
-    return known
+        moments[running] = finish(entry, took[:, :, None], moments[running, None])[:, 0]
+    return moments

@@ -49,7 +49,7 @@ def join(folder: Path, files: Sequence[Path], read: Callable[[Path], Trace | Non
         for pieces, piece in ((groups, part.group), (bundles, part.bundle), (steps, part.step)):
             if piece is not None:
                 pieces.append(piece)
-        drawn, size = drawn + part.drawn_from, size + part.bundles.whole
+        drawn, size = drawn + part.drawn_from, size + part.bundles.population
         folded |= part.folded
     origin = f"{len(files)} files of {folder.name}, {files[0].name} to {files[-1].name}; {first.origin}"
     trace = tally.trace(folder.name, origin, _count_on(groups), np.concatenate(steps) if steps else None)

@@ -45,7 +45,7 @@ class Usage:
 COLUMNS = tuple(field.name for field in fields(Usage))
 
 
-def joined(pieces: Sequence[Usage]) -> Usage:
+def join(pieces: Sequence[Usage]) -> Usage:
     """Minibatches behind each other."""
     return Usage(**{name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in COLUMNS})
 

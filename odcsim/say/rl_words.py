@@ -28,7 +28,7 @@ def question(result: RolloutSteps) -> str:
     """What was asked, above the table."""
     setting, cost, batch, generation = result.setting, result.setting.cost, result.batch, result.around.generation
     by = f" by {setting.trainer}" if setting.trainer else ""
-    model = f"{cost.model.name}{cost.recipe.told}{by} on {cost.cluster.gpus} x {cost.profile.gpu}"
+    model = f"{cost.model.name}{cost.recipe.full_words}{by} on {cost.cluster.gpus} x {cost.profile.gpu}"
     steps = f"{counted(batch.steps, 'step')}{f' with {generation:,.0f} s of generation each' if generation else ''}"
     return f"{model}, {size(batch)}, {setting_words.limit(setting)}, {steps}; figures are of one step"
 

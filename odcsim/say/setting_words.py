@@ -48,7 +48,7 @@ def question(setting: Setting, *, limited: bool = True) -> str:
     where = f"{cost.cluster.gpus} x {cost.profile.gpu}" + (f" in {nodes} nodes" if nodes > 1 else "")
     where += ", hybrid sharding" if cost.recipe.sharding == "hybrid" else ""
     lengths = f"{trace.name} ({trace.in_words}, longest {trace.longest:,} tokens)"
-    model, drawn = f"{cost.model.name}{cost.recipe.told}", counted(setting.minibatches, "minibatch")
+    model, drawn = f"{cost.model.name}{cost.recipe.full_words}", counted(setting.minibatches, "minibatch")
     by = "" if setting.trainer is None else f" by {setting.trainer}"
     return f"{model}{by} on {where}, {lengths}, {sized(setting, limited=limited)}, {drawn}"
 
@@ -57,7 +57,7 @@ def fixed(setting: Setting, *, limited: bool = True) -> str:
     """What was held fixed: an answer is the best of what was tried, and no more. Not `limited`: the command looks for
     the token limit itself."""
     recipe = setting.cost.recipe
-    known = recipe_of({name: recipe.value(name) for name in SEARCHED}).told.strip()
+    known = recipe_of({name: recipe.value(name) for name in SEARCHED}).full_words.strip()
     why = f" ({setting.sharded_by})" if setting.sharded_by else ""
     tokens = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
     words = ", ".join([f"{setting.cost.sharded} sharding{why}", known, *tokens])

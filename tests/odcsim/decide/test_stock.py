@@ -103,7 +103,7 @@ def test_of_many_samples_some_are_packed_and_stand_for_all():
     packed = stock.packed(trace, rule, 4000, 0)
     assert packed.size == stock.MOST
     whole = stock.packed(Trace("few", trace.lengths[: stock.MOST]), rule, 4000, 0).bundles.size * 3
-    assert packed.bundles.whole == pytest.approx(whole, rel=0.01)
+    assert packed.bundles.population == pytest.approx(whole, rel=0.01)
 
 
 def test_an_epochs_last_step_is_counted_as_the_trainer_does():

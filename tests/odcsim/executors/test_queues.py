@@ -87,12 +87,12 @@ def test_the_scan_gives_entries_to_the_same_devices(case):
 def one_by_one(case: Queued) -> list[int]:
     """Who takes what by running every entry, when it is its turn, from the moment at which its taker asks."""
     entry = case.program(1)
-    free = analytic.settled(case.program(int(case.planned.max())), case.durations)
+    free = analytic.finish(case.program(int(case.planned.max())), case.durations)
     takers = []
     for of in case.entries:
         takers.append(int(free[0].argmin()))
         mine = slice(takers[-1], takers[-1] + 1)
-        free[:, mine] = analytic.settled(entry, of[:, None, mine], free[:, mine])
+        free[:, mine] = analytic.finish(entry, of[:, None, mine], free[:, mine])
     return takers
 
 

@@ -99,7 +99,7 @@ def test_what_is_left_out_takes_its_other_side_along(tmp_path, folder):
 
 def test_samples_shards_and_one_side(tmp_path, folder):
     trace = load(write(tmp_path / "a.jsonl", [TEXTS] * 60), tokenizer=folder, sample=20)
-    assert (trace.size, trace.bundles.size, trace.bundles.whole) == (40, 20, 60)
+    assert (trace.size, trace.bundles.size, trace.bundles.population) == (40, 20, 60)
     path = tmp_path / "shards"
     assert load(lengths_in(path, [(5, 6), (7, 8), (5, 6), (7, 8)])).bundle.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert load(path, column="chosen_length").bundle is None
