@@ -304,7 +304,7 @@ def deal_in_order(setting: Setting, step: Sequence[Schedule], *, padded: bool = 
 
 def deal_at_once(setting: Setting, step: Sequence[Schedule]) -> list[Schedule]:
     """verl's rule (0.9.1): all samples of a step, of which each device cuts its own into updates."""
-    return verl.dealt_once(step, setting.cost.workers, setting.limit)
+    return verl.deal_once(step, setting.cost.workers, setting.limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Site:
 
     def _own(self, memory: float) -> Iterator[Way]:
         if trainer := stock.find(self.question.trainer):
-            for setting, sync in product(self.settings, trainer.met):
+            for setting, sync in product(self.settings, trainer.syncs):
                 if not lacking(trainer, setting.cost.recipe):
                     yield from stock.ways(setting, sync, memory)
 

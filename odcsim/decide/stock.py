@@ -60,7 +60,7 @@ def choose(setting: Setting) -> list[Way]:
     check(setting.trace, setting.cost.recipe, trainer)
     for room_for in (capacity.filled(memory), memory, 0.0):
         fastest = list[Way]()
-        for sync in trainer.met:
+        for sync in trainer.syncs:
             every = list(ways(setting, sync, room_for, limit))
             rules = [[way for way in every if way.rule == rule] for rule in trainer.own]
             fastest += [min(some, key=pace) for some in rules if some]

@@ -17,16 +17,21 @@ from odcsim.neighbours.neighbour import (
 
 
 def settings(row: ChosenRow) -> Settings:
+    known = row.model_and_epochs("--model_name_or_path", "--num_train_epochs")
+    return known | batch_settings(row) | row.optimizer("--optim")
+
+
+def batch_settings(row: ChosenRow) -> Settings:
+    """Of transformers' `TrainingArguments`, and of all trainers on them: how a step is cut."""
     settings: Settings = {
-        **row.model_and_epochs("--model_name_or_path", "--num_train_epochs"),
         "--per_device_train_batch_size": (row.each or 1) if row.sync.meets else row.minibatch,
-        "--gradient_accumulation_steps": row.accumulated if row.sync.meets else 1,
-        "--gradient_checkpointing": row.recipe.recompute != "none",
+        "--gradient_accumulation_steps": row.accumulation if row.sync.meets else 1,
+        "--gradient_checkpointing": row.recipe.recomputes,
         "--bf16": True,
     }
-    if row.met_each:
+    if row.meets_each:
         settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
-    return settings | row.optimizer("--optim")
+    return settings
 
 
 ACCELERATE = Neighbour(

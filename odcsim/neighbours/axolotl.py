@@ -29,8 +29,8 @@ def settings(row: ChosenRow) -> Settings:
         **(flat if row.each else rows),
         "attn_implementation": "flash_attention_2",
         "micro_batch_size": row.each or 1,
-        "gradient_accumulation_steps": row.accumulated,
-        "gradient_checkpointing": row.recipe.recompute != "none",
+        "gradient_accumulation_steps": row.accumulation,
+        "gradient_checkpointing": row.recipe.recomputes,
         "fsdp_version": 2,
         "fsdp_config": {
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -38,7 +38,7 @@ def settings(row: ChosenRow) -> Settings:
             "offload_params": row.recipe.offload,
         },
     }
-    if row.met_each:
+    if row.meets_each:
         settings["accelerator_config"] = EACH_BATCH
     if row.hybrid:
         settings |= {"dp_shard_size": row.per_node, "dp_replicate_size": row.nodes}

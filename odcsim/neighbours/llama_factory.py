@@ -27,11 +27,11 @@ def settings(row: ChosenRow) -> Settings:
         "packing": packing,
         "neat_packing": packing,
         "per_device_train_batch_size": row.each or 1,
-        "gradient_accumulation_steps": row.accumulated,
+        "gradient_accumulation_steps": row.accumulation,
         "bf16": True,
-        "disable_gradient_checkpointing": row.recipe.recompute == "none",
+        "disable_gradient_checkpointing": not row.recipe.recomputes,
     }
-    if row.met_each:
+    if row.meets_each:
         settings["accelerator_config"] = EACH_BATCH
     if row.recipe.lora:
         settings |= {"finetuning_type": "lora", "lora_rank": row.recipe.lora}

@@ -79,7 +79,7 @@ class ChosenRow:
         return self.samples // self.rollouts
 
     @property
-    def accumulated(self) -> int:
+    def accumulation(self) -> int:
         """Microbatches of a device and step."""
         if self.each:
             return self.minibatch // self.each
@@ -92,9 +92,9 @@ class ChosenRow:
         return sync_named(self.recipe.sync)
 
     @property
-    def met_each(self) -> bool:
+    def meets_each(self) -> bool:
         """Whether devices meet for the gradients of each of several microbatches."""
-        return self.sync.meets and self.sync.push_every_microbatch and self.accumulated > 1
+        return self.sync.meets and self.sync.push_every_microbatch and self.accumulation > 1
 
     def model_and_epochs(self, model: str, epochs: str = "") -> Settings:
         """The model, where it is a name or folder that can be loaded, and epochs, where somebody asked for some."""
@@ -125,7 +125,7 @@ class Neighbour:
     form: str
     source: str
     settings: Callable[[ChosenRow], Settings]
-    met: tuple[str, ...]  # syncs that it runs by itself
+    syncs: tuple[str, ...]  # that it runs by itself
     rule: str  # by which it deals samples to devices and microbatches
     knows: frozenset[str] = frozenset()  # what of a recipe its settings say, beside recompute of whole layers
     engine: str = ""  # the page on running it on demand by odc_engine
@@ -138,7 +138,7 @@ class Neighbour:
     rollouts: bool = False  # whether it trains on what it generates, several samples of a prompt
     launcher: str = ""  # under which it runs as it was priced, where its own settings do not say that
 
-    def launched(self, row: ChosenRow) -> str:
+    def launch(self, row: ChosenRow) -> str:
         """The command under which it runs the row."""
         words = self.launcher + (IN_NODES if row.hybrid else "")
         return words.format(devices=row.devices, nodes=row.nodes, per_node=row.per_node)

@@ -21,7 +21,7 @@ def settings(row: ChosenRow) -> Settings:
         "policy.sequence_packing.enabled": True,
         "policy.sequence_packing.train_mb_tokens": row.max_tokens,
         "policy.dtensor_cfg.enabled": True,
-        "policy.dtensor_cfg.activation_checkpointing": row.recipe.recompute != "none",
+        "policy.dtensor_cfg.activation_checkpointing": row.recipe.recomputes,
     }
     return settings | ({"policy.dtensor_cfg.cpu_offload": True} if row.recipe.offload else {})
 

@@ -1,11 +1,9 @@
 """Rows that trainers pack, before training or in a step: which samples stand together in each, of lengths in their
-order; and rows dealt to devices."""
+order."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-
-from odcsim.balance.balancer import Deal
+from collections.abc import Sequence
 
 Row = list[int]
 Rows = list[Row]
@@ -82,21 +80,3 @@ def in_order(lengths: Sequence[int], limit: int) -> Rows:
         rows[-1].append(i)
         left -= length
     return rows
-
-
-def squares(lengths: Sequence[int], row: Row) -> int:
-    return sum(lengths[i] * lengths[i] for i in row)
-
-
-def halves(lengths: Sequence[int], row: Row) -> Rows:
-    """In two, by longest processing time first over squares."""
-    halves: Rows = [[], []]
-    for i in sorted(row, key=lambda i: (-lengths[i], i)):
-        min(halves, key=lambda half: squares(lengths, half)).append(i)
-    return halves
-
-
-def in_steps(rows: Rows, devices: int, work: Callable[[Row], int]) -> Deal:
-    """Rows of like work meet: sorted, and each step takes as many as there are devices."""
-    ordered = sorted(rows, key=lambda row: (-work(row), row))
-    return Deal([ordered[device::devices] for device in range(devices)])

@@ -220,7 +220,7 @@ def _notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
         yield "not in the price: the reference model's forward pass, which precompute_ref_log_probs runs beforehand"
     if trainer.launcher:
         each = ", on each machine with its --machine_rank and --main_process_ip" if row.nodes > 1 else ""
-        yield f"run it by {trainer.launched(row)}{each}"
+        yield f"run it by {trainer.launch(row)}{each}"
     if trainer.caution:
         yield trainer.caution
     for name, _, words in unusual(row.recipe.on(row.nodes)):

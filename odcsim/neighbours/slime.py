@@ -2,7 +2,7 @@
 
 from odcsim.balance.balancer import Deal, Work
 from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, GOING_ON, ChosenRow, Neighbour, Settings
-from odcsim.neighbours.verl import differenced
+from odcsim.neighbours.verl import difference
 
 
 def settings(row: ChosenRow) -> Settings:
@@ -27,7 +27,7 @@ def settings(row: ChosenRow) -> Settings:
 
 def deal(work: Work) -> Deal:
     """The right one to know what even tokens come to where attention is not even."""
-    return differenced(work, 1, 0)
+    return difference(work, 1, 0)
 
 
 SLIME = Neighbour(

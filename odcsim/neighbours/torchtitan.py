@@ -6,7 +6,7 @@ devices; rows of like work meet.
 
 from odcsim.balance.balancer import Deal, Work
 from odcsim.neighbours.neighbour import COLLECTIVE, GOING_ON, IN_FULL_ROWS, PLAIN, ChosenRow, Neighbour, Rule, Settings
-from odcsim.neighbours.packing import first_fit_decreasing, halves, in_order, in_steps, squares
+from odcsim.neighbours.packing import Row, Rows, first_fit_decreasing, in_order
 
 
 def settings(row: ChosenRow) -> Settings:
@@ -15,7 +15,7 @@ def settings(row: ChosenRow) -> Settings:
     settings: Settings = {
         "--training.seq_len": row.max_tokens,
         "--training.local_batch_size": 1,
-        "--training.global_batch_size": row.devices * row.accumulated,
+        "--training.global_batch_size": row.devices * row.accumulation,
         "--parallelism.data_parallel_shard_degree": row.per_node if row.hybrid else row.devices,
         "--parallelism.data_parallel_replicate_degree": row.nodes if row.hybrid else 1,
     }
@@ -29,13 +29,21 @@ def settings(row: ChosenRow) -> Settings:
 def deal(work: Work) -> Deal:
     """The right one to know what rows of like work bring that are packed by tokens first."""
     tokens, devices = work.tokens.tolist(), work.devices
+
+    def squares(row: Row) -> int:
+        return sum(tokens[i] * tokens[i] for i in row)
+
     rows = first_fit_decreasing(tokens, work.max_tokens)
     while len(rows) % devices and (several := [row for row in rows if len(row) > 1]):
-        heaviest = max(several, key=lambda row: squares(tokens, row))
+        heaviest = max(several, key=squares)
         rows.remove(heaviest)
-        rows += halves(tokens, heaviest)
+        halves: Rows = [[], []]  # by longest processing time first over squares
+        for i in sorted(heaviest, key=lambda i: (-tokens[i], i)):
+            min(halves, key=squares).append(i)
+        rows += halves
     rows += [[] for _ in range(-len(rows) % devices)]
-    return in_steps(rows, devices, lambda row: squares(tokens, row))
+    rows.sort(key=lambda row: (-squares(row), row))
+    return Deal([rows[device::devices] for device in range(devices)])
 
 
 TORCHTITAN = Neighbour(

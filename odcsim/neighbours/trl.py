@@ -4,11 +4,9 @@ Samples as they arrive, each into the open row of least squared lengths with roo
 device; where no row has room, all are run and new ones opened.
 """
 
-import json
-
 from odcsim.balance.balancer import Deal, Work
+from odcsim.neighbours.accelerate import batch_settings
 from odcsim.neighbours.neighbour import (
-    EACH_BATCH,
     IN_PADDED,
     IN_ROWS,
     KEPT,
@@ -31,13 +29,8 @@ def settings(row: ChosenRow) -> Settings:
         **row.model_and_epochs("--model_name_or_path", "--num_train_epochs"),
         **({} if row.pairs else {"--packing": packing}),
         "--max_length": row.max_tokens if packing else row.longest or row.max_tokens,
-        "--per_device_train_batch_size": (row.each or 1) if row.sync.meets else row.minibatch,
-        "--gradient_accumulation_steps": row.accumulated if row.sync.meets else 1,
-        "--gradient_checkpointing": row.recipe.recompute != "none",
-        "--bf16": True,
+        **batch_settings(row),
     }
-    if row.met_each:
-        settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
     if row.recipe.lora:
         settings |= {"--use_peft": None, "--lora_r": row.recipe.lora}
     return settings | row.optimizer("--optim")

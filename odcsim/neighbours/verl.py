@@ -34,7 +34,7 @@ def settings(row: ChosenRow) -> Settings:
         f"{actor}.ppo_mini_batch_size": row.prompts,
         "actor_rollout_ref.rollout.n": row.rollouts,
         f"{actor}.fsdp_config.fsdp_size": row.per_node if row.hybrid else -1,
-        f"{model}.enable_gradient_checkpointing": row.recipe.recompute != "none",
+        f"{model}.enable_gradient_checkpointing": row.recipe.recomputes,
     }
     if row.recipe.offload:
         settings[f"{actor}.fsdp_config.optimizer_offload"] = True
@@ -45,10 +45,10 @@ def settings(row: ChosenRow) -> Settings:
 
 def deal(work: Work) -> Deal:
     """The right one to know what verl's own balancing comes to at other lengths and models than its constants'."""
-    return differenced(work, TOKEN, 1)
+    return difference(work, TOKEN, 1)
 
 
-def differenced(work: Work, linear: int, quadratic: int) -> Deal:
+def difference(work: Work, linear: int, quadratic: int) -> Deal:
     """By such weights over devices, as many samples on each, then over the microbatches of each, as many on all."""
     tokens = work.tokens.tolist()
     order = sorted(range(len(tokens)), key=lambda i: (-tokens[i], i))
@@ -59,7 +59,7 @@ def differenced(work: Work, linear: int, quadratic: int) -> Deal:
     return Deal([[[order[i] for i in row] for row in of_device] for of_device in rows])
 
 
-def dealt_once(step: Sequence[Schedule], devices: int, limit: int) -> list[Schedule]:
+def deal_once(step: Sequence[Schedule], devices: int, limit: int) -> list[Schedule]:
     """All samples of a step dealt at once, of which each device cuts its own into the updates.
 
     verl orders them from the lightest up and down again, which is meant for pipelines and makes updates of like

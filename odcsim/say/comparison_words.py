@@ -353,7 +353,8 @@ def rules(trainer: Neighbour, recipe: Recipe) -> str:
     every = "; ".join(f"{rule.balancer}: {rule.says}" for rule in trainer.own)
     kernels = ", ".join(f"{name} {value}" for name, value in trainer.assumes.items() if recipe.value(name) == value)
     assumed = f" Kernels assumed for it, unless you ask for others: {kernels}." if kernels else ""
-    return f"{trainer.name} assigns samples by its own rules ({every}) under {' or '.join(trainer.met)} sync.{assumed}"
+    syncs = " or ".join(trainer.syncs)
+    return f"{trainer.name} assigns samples by its own rules ({every}) under {syncs} sync.{assumed}"
 
 
 def settings(made: Made, unit: str = "sample") -> str:

@@ -28,7 +28,7 @@ def asked(trainer, **more):
 @pytest.mark.parametrize(("trainer", "limit"), [*((t, None) for t in TRAINERS), ("trl", 9000), ("accelerate", 9000)])
 def test_every_way_of_a_trainer_is_a_schedule_of_equal_counts_within_its_limit(trainer, limit):
     found = stock.choose(asked(trainer, max_tokens=limit))
-    assert {way.sync for way in found} <= set(TRAINERS[trainer].met)
+    assert {way.sync for way in found} <= set(TRAINERS[trainer].syncs)
     for way in found:  # of one microbatch gradients leave at once, and nothing is deferred
         assert way.sync == "collective" or way.setting.minibatch > max(1, way.setting.each)
         for schedule in plan(way.setting, way.balancer).schedules:
