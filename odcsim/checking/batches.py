@@ -106,16 +106,38 @@ def _of_lines(text: str, where: str, dealing: Dealing) -> tuple[list[Batch], str
 
 
 def of_value(value: Any, where: str, dealing: Dealing) -> list[Batch]:
-    """A plan as JSON has it."""
-    if isinstance(value, dict):
-        return _of_object(value, where, dealing)
-    return [Batch(devices) for devices in _of_lists(value, where, dealing)]
+    """A plan as JSON has it: index lists, or an object with `devices`, and beside it what is known of its samples; a
+    line of a schedule file is one."""
+    if not isinstance(value, dict):
+        return [Batch(devices) for devices in _of_lists(value, where, dealing)]
+    given = Given("", value, where)
+    if PACKED in value:
+        rows = given.key(PACKED).values()
+        nested = rows if rows and isinstance(rows[0], list) else [rows]
+        return of_lengths([Given(PACKED, row, where).wholes(1, MOST) for row in nested], where, dealing)
+    if "devices" not in value:
+        raise InputError(f"has neither devices nor {PACKED}", where=where, fix=FORM)
+    lengths = given.key("lengths").wholes(1, MOST) if value.get("lengths") else ()
+    loss = given.key("loss").wholes(0, MOST) if value.get("loss") else ()
+    by_row = lengths and isinstance(value.get("samples"), list)
+    samples = given.key("samples").wholes(0, MOST) if by_row else ()
+    queue = [entry.wholes(0, MOST) for entry in given.key("queue", []).items()]
+    devices = value["devices"]
+    if queue and isinstance(devices, list) and devices and all(device == [] for device in devices):
+        minibatches: list[Lists] = [devices]  # all of which may begin with nothing of their own
+    else:
+        minibatches = _of_lists(devices, where, Dealing())
+    batches = [Batch(d, lengths or None, loss or None, queue, len(lengths), samples) for d in minibatches]
+    _check_numbers(batches, where)
+    return batches
 
 
 def of_schedules(schedules: Sequence[Schedule], where: str) -> list[Batch]:
     """Samples are numbered within each, and `samples` has the rows that they are."""
-    every = [Batch(s.devices, s.lengths, s.loss or None, s.queue, len(s.lengths), s.samples) for s in schedules]
-    return _some([one for batch in every for one in _numbered([batch], where)], where)
+    batches = [Batch(s.devices, s.lengths, s.loss or None, s.queue, len(s.lengths), s.samples) for s in schedules]
+    for batch in batches:
+        _check_numbers([batch], where)
+    return _some(batches, where)
 
 
 def of_lengths(rows: Sequence[Sequence[int]], where: str, dealing: Dealing) -> list[Batch]:
@@ -170,37 +192,13 @@ def _in_turn(batches: Sequence[Sequence[int]], dealing: Dealing) -> list[Lists]:
     return [[part[device::count] for device in range(count)] for part in minibatches]
 
 
-def _of_object(content: dict[str, Any], where: str, dealing: Dealing) -> list[Batch]:
-    """An object with `devices`, and beside it what is known of its samples; a line of a schedule file is one."""
-    given = Given("", content, where)
-    if PACKED in content:
-        rows = given.key(PACKED).values()
-        nested = rows if rows and isinstance(rows[0], list) else [rows]
-        return of_lengths([Given(PACKED, row, where).wholes(1, MOST) for row in nested], where, dealing)
-    if "devices" not in content:
-        raise InputError(f"has neither devices nor {PACKED}", where=where, fix=FORM)
-    lengths = given.key("lengths").wholes(1, MOST) if content.get("lengths") else ()
-    loss = given.key("loss").wholes(0, MOST) if content.get("loss") else ()
-    by_row = lengths and isinstance(content.get("samples"), list)
-    samples = given.key("samples").wholes(0, MOST) if by_row else ()
-    queue = [entry.wholes(0, MOST) for entry in given.key("queue", []).items()]
-    devices = content["devices"]
-    if queue and isinstance(devices, list) and devices and all(device == [] for device in devices):
-        minibatches: list[Lists] = [devices]  # all of which may begin with nothing of their own
-    else:
-        minibatches = _of_lists(devices, where, Dealing())
-    own = len(lengths)
-    return _numbered([Batch(d, lengths or None, loss or None, queue, own, samples) for d in minibatches], where)
-
-
-def _numbered(batches: list[Batch], where: str) -> list[Batch]:
+def _check_numbers(batches: list[Batch], where: str) -> None:
     """What their object says of samples it says of each."""
     last = max((sample for batch in batches for sample in batch.samples), default=0)
     one = batches[0]
     for name, values in (("lengths", one.lengths), ("loss", one.loss), ("samples", one.rows)):
         if values and last >= len(values):
             raise InputError(f"sample {last} is not among its {name}", where=where, fix="number them from 0")
-    return batches
 
 
 def with_lengths(

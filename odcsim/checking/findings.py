@@ -62,7 +62,7 @@ def check(batches: Sequence[Batch], rules: Rules) -> list[PlanFinding]:
     for kind, severity in sorted(places, key=lambda place: KINDS.index(place[0])):
         _, minus, text = max(places[kind, severity])
         every.append(PlanFinding(kind, severity, -minus, len(places[kind, severity]), text))
-    every += _unpaired(batches, rules)
+    every += _pairing(batches, rules)
     rows = {batch.row(i) for batch in batches for i in batch.samples}
     if rules.samples and len(rows) < rules.samples:
         text = f"{rules.samples - len(rows):,} of {rules.samples:,} samples are in no minibatch"
@@ -165,29 +165,27 @@ def _images(batch: Batch) -> list[list[bool]]:
     return [[any(has.get(i, False) for i in part) for part in device] for device in batch.devices]
 
 
-def _unpaired(batches: Sequence[Batch], rules: Rules) -> Iterator[PlanFinding]:
-    """The first place, since a run comes no further."""
+def _pairing(batches: Sequence[Batch], rules: Rules) -> list[PlanFinding]:
+    """The first place without a pair, since a run comes no further; and what pairs them: another order of what each
+    device has, another deal, or nothing but on-demand."""
     pairs = unpaired(batches)
     if not pairs:
-        return
-    minibatch, minibatches = pairs[0].minibatch, len({one.minibatch for one in pairs})
+        return []
+    minibatch, places = pairs[0].minibatch, sorted({one.minibatch for one in pairs})
     text = f"{pairs[0]}, the first of {len(pairs):,} such" if len(pairs) > 1 else str(pairs[0])
-    if rules.sync.meets:
-        text = f"{text}: {rules.under} sync cannot pair their transfers; {_way_out(batches, pairs)}"
-        yield PlanFinding("unpaired", ERROR, minibatch, minibatches, text)
-        yield PlanFinding("patched", NOTE, minibatch, minibatches, PATCHED)
-    else:
-        yield PlanFinding("unpaired", NOTE, minibatch, minibatches, f"{text}: {rules.under} sync has nothing to pair")
-
-
-def _way_out(batches: Sequence[Batch], pairs: Sequence[Unpaired]) -> str:
-    """What pairs them: another order of what each device has, another deal, or nothing but on-demand."""
-    places = sorted({one.minibatch for one in pairs})
+    if not rules.sync.meets:
+        text = f"{text}: {rules.under} sync has nothing to pair"
+        return [PlanFinding("unpaired", NOTE, minibatch, len(places), text)]
+    few = next((p for p in places if sum((batches[p].images or {}).values()) < len(batches[p].devices)), None)
     if all(len({sum(device) for device in _images(batches[place])}) == 1 for place in places):
-        return "run on-demand, or let every device begin with its microbatches that have images"
-    for place in places:
-        devices, samples = len(batches[place].devices), sum((batches[place].images or {}).values())
-        if samples < devices:
-            few = f"of minibatch {place} too few samples have images ({samples}) for {devices} devices"
-            return f"run on-demand, since {few}"
-    return "run on-demand, or deal so that in each microbatch all devices have an image or none has"
+        way = "run on-demand, or let every device begin with its microbatches that have images"
+    elif few is not None:
+        devices, samples = len(batches[few].devices), sum((batches[few].images or {}).values())
+        way = f"run on-demand, since of minibatch {few} too few samples have images ({samples}) for {devices} devices"
+    else:
+        way = "run on-demand, or deal so that in each microbatch all devices have an image or none has"
+    text = f"{text}: {rules.under} sync cannot pair their transfers; {way}"
+    return [
+        PlanFinding("unpaired", ERROR, minibatch, len(places), text),
+        PlanFinding("patched", NOTE, minibatch, len(places), PATCHED),
+    ]
