@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from published_cells import Cell
 
-from odcsim.catalog.estimates.rates import INTERVAL, WEIGHS, Spread, kinds, start, together, widen
+from odcsim.catalog.estimates.rates import FAMILY, INTERVAL, STARTS, WEIGHS, Spread, kinds, together, widen
 
 Floats = NDArray[np.float64]
 ROUNDS = 200  # of which each takes what was found for granted, to part errors between kinds
@@ -30,7 +30,7 @@ def learnt(cells: Sequence[Cell], errors: Floats) -> dict[str, Spread]:
     named = sorted({kind for own in each for kind in own})
     of = np.array([[kind in own for kind in named] for own in each], float).reshape(len(cells), len(named))
     shares, publishers = _shares(cells, of)
-    starts = np.array([start(kind).deviation for kind in named]) ** 2
+    starts = np.array([STARTS.get(kind, FAMILY) for kind in named]) ** 2
     variances = starts
     for _ in range(ROUNDS):
         whole = of @ variances

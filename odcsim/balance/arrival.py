@@ -21,7 +21,7 @@ def batches(work: Work) -> Deal:
     return Deal(Flat(np.full(work.devices, steps), np.full(work.devices * steps, each), samples))
 
 
-def padded(schedule: Schedule, _: int) -> Schedule:
+def pad(schedule: Schedule, _: int) -> Schedule:
     """Every sample as long as the longest of its microbatch."""
     flat = schedule.flat
     each = np.repeat(np.arange(len(flat.sizes)), flat.sizes)
@@ -32,7 +32,7 @@ def padded(schedule: Schedule, _: int) -> Schedule:
     return _of_lengths(schedule, lengths)
 
 
-def filled(schedule: Schedule, limit: int) -> Schedule:
+def fill(schedule: Schedule, limit: int) -> Schedule:
     """Every microbatch as long as the limit: what is missing stands behind its last sample."""
     flat = schedule.flat
     last = flat.samples[flat.sizes.cumsum() - 1]
@@ -46,7 +46,7 @@ def _of_lengths(schedule: Schedule, lengths: "np.ndarray[tuple[int], np.dtype[np
 
 
 BATCHES = Balancer("batches", batches, "as many samples in each microbatch, as they come", by_cost=False, even=False)
-PADDED = replace(BATCHES, name="padded", pads=padded, help="the same, padded to the longest of a microbatch")
+PADDED = replace(BATCHES, name="padded", pads=pad, help="the same, padded to the longest of a microbatch")
 PACKED = Balancer(
     "packed",
     native,
@@ -54,4 +54,4 @@ PACKED = Balancer(
     by_cost=False,
     even=False,
 )
-FILLED = replace(PACKED, name="filled", pads=filled, help="the same, each filled up to the limit")
+FILLED = replace(PACKED, name="filled", pads=fill, help="the same, each filled up to the limit")

@@ -93,11 +93,11 @@ def plan(
         raise InputError(f"{devices} devices", fix="give at least 1")
     check_limit(length, max_tokens)
     weight = weigh(length) if weights is None else numbers("weight", weights, len(length))
-    counted = length - 1 if loss is None else loss_tokens(loss, length)
+    counts = length - 1 if loss is None else loss_tokens(loss, length)
     speed = None if speeds is None else numbers("speed", speeds, devices, "device")
     assignment = balance(balancer, length, weight, devices, max_tokens, speeds=speed)
-    asked = (balancer, int(devices), int(max_tokens), length, weight, counted, speed)
-    return Plan(assignment, tuple(counted.tolist()), digest(*asked, assignment))
+    question = (balancer, int(devices), int(max_tokens), length, weight, counts, speed)
+    return Plan(assignment, tuple(counts.tolist()), digest(*question, assignment))
 
 
 def weigh(lengths: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -124,7 +124,7 @@ def check_limit(lengths: NDArray[np.int64], max_tokens: int) -> None:
 
 def loss_tokens(loss: ArrayLike, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """As many as samples, and of each no more than it has tokens."""
-    counted = whole_numbers("loss count", loss, 0)
-    as_many("loss count", len(counted), len(lengths), "sample")
-    refuse("loss count", counted, counted > lengths, "sample", "give at most the sample's length")
-    return counted
+    counts = whole_numbers("loss count", loss, 0)
+    as_many("loss count", len(counts), len(lengths), "sample")
+    refuse("loss count", counts, counts > lengths, "sample", "give at most the sample's length")
+    return counts

@@ -36,10 +36,10 @@ def pack(
 
     It asks whether the balanced split fits, not whether some less balanced one would.
     """
-    packed = [[samples[i] for i in part] for part in split([weights[i] for i in samples], count)]
-    if any(sum([tokens[i] for i in part]) > max_tokens for part in packed):
+    parts = [[samples[i] for i in part] for part in split([weights[i] for i in samples], count)]
+    if any(sum([tokens[i] for i in part]) > max_tokens for part in parts):
         return None
-    return sorted(packed, key=lambda part: (-sum([weights[i] for i in part]), part))
+    return sorted(parts, key=lambda part: (-sum([weights[i] for i in part]), part))
 
 
 def pack_balanced(shares: Shares, weights: Floats, tokens: Ints, max_tokens: int, *, alike: bool = False) -> Flat:
@@ -62,7 +62,7 @@ def pack_balanced(shares: Shares, weights: Floats, tokens: Ints, max_tokens: int
         for count in set(counts[left].tolist()):
             same = counts[left] == count
             rows = left[same]
-            where[rows], fits[same] = _balanced(cost[rows], size[rows], there[rows], max_tokens, count)
+            where[rows], fits[same] = _balance(cost[rows], size[rows], there[rows], max_tokens, count)
         left = left[~fits]
         counts[left] += 1
         if alike and not len(left):  # whoever needs more is asked before the others
@@ -84,7 +84,7 @@ def _flat(shares: Shares, there: Truths, where: Ints, counts: Ints) -> Flat:
     return Flat(counts, np.bincount(cell, minlength=int(counts.sum())), shares[there][cell.argsort(kind="stable")])
 
 
-def _balanced(cost: Floats, size: Ints, there: Truths, max_tokens: int, count: int) -> tuple[Ints, Truths]:
+def _balance(cost: Floats, size: Ints, there: Truths, max_tokens: int, count: int) -> tuple[Ints, Truths]:
     """The microbatch of each sample, the heaviest first, in a split of each device's samples by differencing; and on
     which devices it fits."""
     where, fits, unsure = np.zeros_like(size), np.ones(len(size), dtype=bool), np.arange(len(size))
@@ -94,17 +94,17 @@ def _balanced(cost: Floats, size: Ints, there: Truths, max_tokens: int, count: i
         cell = np.arange(len(size))[:, None] * count + np.minimum(where, count - 1)
         used = np.bincount(cell.ravel(), size.ravel(), len(size) * count).reshape(-1, count)
         fits[:], unsure = (used <= max_tokens).all(axis=1), np.flatnonzero(~sure)
-    placed, fit = list[list[int]](), list[bool]()
+    places, fit = list[list[int]](), list[bool]()
     costs, sizes, many = cost[unsure].tolist(), size[unsure].tolist(), there[unsure].sum(axis=1).tolist()
     for own, tokens, samples in zip(costs, sizes, many, strict=True):
-        packed = split(own[:samples], count)
-        fit.append(all(sum([tokens[place] for place in part]) <= max_tokens for part in packed))
-        placed.append([0] * len(own))
-        for number, part in enumerate(packed):
+        parts = split(own[:samples], count)
+        fit.append(all(sum([tokens[place] for place in part]) <= max_tokens for part in parts))
+        places.append([0] * len(own))
+        for number, part in enumerate(parts):
             for place in part:
-                placed[-1][place] = number
-    if placed:
-        where[unsure], fits[unsure] = placed, fit
+                places[-1][place] = number
+    if places:
+        where[unsure], fits[unsure] = places, fit
     return where, fits
 
 
@@ -136,7 +136,7 @@ def _in_rows(cost: Floats, parts: int) -> tuple[Ints, Truths]:
         np.copyto(state[here], one[:, None].astype(np.int16), where=its)
         np.subtract(parts - 1, place[here], out=place[here], where=its)
         np.copyto(place[here], _places(order)[row[:, None], place[here]], where=mine)
-    rank, falling, _ = _ranked(cost, place, cost > 0, parts)
+    rank, falling, _ = _rank(cost, place, cost > 0, parts)
     where[shared], sure[shared] = rank, apart & _distinct(falling)
     return where, sure
 
@@ -162,7 +162,7 @@ def _places(order: Ints) -> Ints:
     return places
 
 
-def _ranked(cost: Floats, where: Ints, there: Truths, parts: int) -> tuple[Ints, Floats, Ints]:
+def _rank(cost: Floats, where: Ints, there: Truths, parts: int) -> tuple[Ints, Floats, Ints]:
     """Microbatches numbered from the heaviest down, their loads in that order, and how many have a sample."""
     cell = (np.arange(len(cost))[:, None] * parts + np.minimum(where, parts - 1)).ravel()
     load = np.bincount(cell, cost.ravel(), len(cost) * parts).astype(np.float64, copy=False).reshape(-1, parts)
@@ -191,7 +191,7 @@ def pack_fewest(shares: Shares, weights: Floats, tokens: Ints, max_tokens: int) 
             placed, fits = _place(cost[left], size[left], count[left], max_tokens)
             where[left[fits]] = placed[fits]
             left = left[~fits]
-    rank, _, used = _ranked(cost, where, there, int(where.max()) + 1)
+    rank, _, used = _rank(cost, where, there, int(where.max()) + 1)
     return _flat(shares, there, rank, used)
 
 

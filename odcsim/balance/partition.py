@@ -102,9 +102,9 @@ def differencing(weights: list[float], parts: int) -> list[list[int]]:
     if parts == 1 or parts >= count:
         return [list(range(count))] if parts == 1 else [[i] if i < count else [] for i in range(parts)]
     heap: list[tuple[float, int, State]] = []
-    taken = made = 0
+    taken = turn = 0
     while taken < count or len(heap) > 1:
-        made -= 1
+        turn -= 1
         spread = -heap[0][0] if heap else -1.0
         if taken < count and weights[taken] > spread:
             stop = min(taken + parts, bisect_left(weights, -spread, taken, key=neg))
@@ -124,7 +124,7 @@ def differencing(weights: list[float], parts: int) -> list[list[int]]:
             else:  # the heaviest part of one joins the lightest of the other, and so on inwards
                 other = heappop(heap)[2]
                 state = sorted([(a + b, p + q) for (a, p), (b, q) in zip(state, reversed(other), strict=True)])
-        heappush(heap, (state[0][0] - state[-1][0], made, state))
+        heappush(heap, (state[0][0] - state[-1][0], turn, state))
     return [samples for _, samples in heap[0][2]]
 
 
@@ -140,7 +140,7 @@ def differencing_equal(weights: Floats, parts: int) -> Shares:
     heap = [Wide(float(own[0] - own[-1]), -row, own, rows[row], rows[row]) for row, own in enumerate(sums)]
     heapify(heap)
     for turn in range(len(heap), 2 * len(heap) - 1):
-        heappush(heap, _joined(heappop(heap), heappop(heap), -turn, count))
+        heappush(heap, _join(heappop(heap), heappop(heap), -turn, count))
     return np.stack(list(_columns(heap[0].origin, parts)), axis=1)
 
 
@@ -165,7 +165,7 @@ def differencing_many(weights: Floats, parts: int) -> Shares:
                 stop += _run(state.sums, weights[taken : taken + parts], beside)
         if stop - taken < parts:
             other = _row(weights, taken, stop, parts, turn) if stop > taken else heappop(heap)
-            state = _joined(state, other, turn, count)
+            state = _join(state, other, turn, count)
         taken = stop
         heappush(heap, state)
     owner = np.empty(count + 1, dtype=np.int64)
@@ -193,7 +193,7 @@ def _row(weights: Floats, start: int, stop: int, parts: int, turn: int) -> Wide:
     return Wide(float(sums[0] - sums[-1]), turn, sums, samples, samples)
 
 
-def _joined(one: Wide, other: Wide, turn: int, none: int) -> Wide:
+def _join(one: Wide, other: Wide, turn: int, none: int) -> Wide:
     """The heaviest part of one joins the lightest of the other, and so on inwards."""
     sums, first = one.sums + other.sums[::-1], np.where(one.first < none, one.first, other.first[::-1])
     order = sums.argsort(kind="stable")

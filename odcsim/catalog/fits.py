@@ -106,12 +106,14 @@ def own_origin(profile: Profile, given: float = 0.0) -> str:
 
 def _check_recipe(profile: Profile, recipe: Recipe, path: str) -> None:
     """The question's choices are the profile's, but for recompute, which changes what estimates say."""
-    asked = dict(zip(recipe.estimated, words_of(recipe), strict=True))
+    chosen = dict(zip(recipe.estimated, words_of(recipe), strict=True))
     free = {"recompute"} if profile.factor else set[str]()
-    if odd := [name for name, words in asked.items() if words not in profile.recipe and name not in free]:
+    if odd := [name for name, words in chosen.items() if words not in profile.recipe and name not in free]:
         fix = "its seconds already include what it was measured with"
         raise InputError(f"{', '.join(CHOICES[name].flag for name in odd)} with a profile", where=path, fix=fix)
-    missing = [words for words in profile.recipe if words not in asked.values() and words.partition(" ")[0] not in free]
+    missing = [
+        words for words in profile.recipe if words not in chosen.values() and words.partition(" ")[0] not in free
+    ]
     if missing:
         fix = f"its seconds include that: ask with {flag(missing[0])}".removesuffix(" True")
         raise InputError(f"measured with {', '.join(missing)}", where=path, fix=fix)
@@ -155,7 +157,7 @@ def published(model: str, gpu: str) -> Profile | None:
 
 def _of_shape(model: Model, gpu: str) -> Profile | None:
     """The published fit for this GPU and any model of this shape."""
-    for name in _fitted(gpu):
+    for name in _models_with_fit(gpu):
         if _alike(catalog.model(name), model):
             fit = published(name, gpu)
             return fit and replace(fit, model=model.name)
@@ -163,7 +165,7 @@ def _of_shape(model: Model, gpu: str) -> Profile | None:
 
 
 @cache
-def _fitted(gpu: str) -> tuple[str, ...]:
+def _models_with_fit(gpu: str) -> tuple[str, ...]:
     """The models that fits ship for."""
     ending = f"-{gpu}.json"
     return tuple(sorted(f.name.removesuffix(ending) for f in _PROFILES.iterdir() if f.name.endswith(ending)))

@@ -90,21 +90,21 @@ class Config:
     kind: str
     where: str
 
-    def named(self, key: str) -> str:
+    def name_of(self, key: str) -> str:
         """The name of this key in the file: the family's own where there is one and the usual one is absent."""
         return key if self.data.get(key) is not None else self.family.keys.get(key, key)
 
     def has(self, key: str) -> bool:
-        return self.data.get(self.named(key)) is not None or key in self.family.defaults
+        return self.data.get(self.name_of(key)) is not None or key in self.family.defaults
 
     def require(self, keys: Sequence[str]) -> None:
-        missing = [self.named(key) for key in keys if not self.has(key)]
+        missing = [self.name_of(key) for key in keys if not self.has(key)]
         if missing:
             fix = f"complete the file, as model_type '{self.kind}' needs, or pick a model of 'odcsim catalog list'"
             raise InputError(f"lacks {', '.join(missing)}", where=self.where, fix=fix)
 
     def given(self, key: str, default: Any = None) -> Given:
-        value = self.data.get(name := self.named(key))
+        value = self.data.get(name := self.name_of(key))
         return Given(name, default if value is None else value, self.where)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -253,10 +253,10 @@ def _dense_layers(config: Config, layers: int) -> int:
     first = config.number("first_k_dense_replace", 0, least=0, most=layers)
     every = config.number("moe_layer_freq", 1)
     step = config.number("interleave_moe_layer_step", config.number("decoder_sparse_step", 1))
-    listed = config.given("mlp_only_layers", [])
-    if not all(isinstance(index, int) for index in listed.values()):
-        listed.refuse("write a list of layer numbers")
-    chosen = set(listed.values())
+    dense = config.given("mlp_only_layers", [])
+    if not all(isinstance(index, int) for index in dense.values()):
+        dense.refuse("write a list of layer numbers")
+    chosen = set(dense.values())
     return sum(i < first or i % every > 0 or (i + 1) % step > 0 or i in chosen for i in range(layers))
 
 
@@ -265,17 +265,17 @@ def _add_layout(config: Config, model: Model) -> Model:
     layers, layout = model.layers, config.family.layout
     chunked = layout == "chunks"
     kinds = CHUNKS if chunked else KINDS
-    listed = config.given("layer_types", [])
-    named = listed.values()
+    types = config.given("layer_types", [])
+    names = types.values()
     windows = linear = 0
-    if named:
-        unknown = next((kind for kind in named if kind not in kinds), None)
+    if names:
+        unknown = next((kind for kind in names if kind not in kinds), None)
         if unknown is not None:
-            listed.refuse(f"{shown(unknown)} is none of {', '.join(kinds)}")
-        if len(named) != layers:
+            types.refuse(f"{shown(unknown)} is none of {', '.join(kinds)}")
+        if len(names) != layers:
             fix = f"num_hidden_layers is {layers}: give as many"
-            raise InputError(f"layer_types names {len(named)} layers", where=config.where, fix=fix)
-        windows, linear = named.count(kinds[1]), named.count(KINDS[2])
+            raise InputError(f"layer_types names {len(names)} layers", where=config.where, fix=fix)
+        windows, linear = names.count(kinds[1]), names.count(KINDS[2])
     elif layout == "linear":
         linear = layers - layers // config.number("full_attention_interval")
     elif layout == "pattern":

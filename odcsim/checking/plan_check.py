@@ -137,10 +137,10 @@ def _plain(value: Any) -> Any:
 
 
 def _trace(given: Any, how: Mapping[str, Any], images: str | None) -> Trace:
-    named = isinstance(given, str | os.PathLike)
-    if not named and (any(how.values()) or images is not None):
+    is_path = isinstance(given, str | os.PathLike)
+    if not is_path and (any(how.values()) or images is not None):
         fix = "give the name of a file, or lengths that are read already"
         raise InputError("--column or --images with lengths that nobody reads", fix=fix)
-    read = load(given if isinstance(given, str) else Path(given), **how) if named else given
+    read = load(given if isinstance(given, str) else Path(given), **how) if is_path else given
     trace = read if isinstance(read, Trace) else Trace("lengths", whole_numbers("length", read, 1))
-    return in_places(trace, os.fspath(given) if named else trace.name)
+    return in_places(trace, os.fspath(given) if is_path else trace.name)

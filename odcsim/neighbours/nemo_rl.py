@@ -33,8 +33,8 @@ def deal(work: Work) -> Deal:
     while len(rows) % devices and (many := max(rows, key=len)) and len(many) > 1:
         rows.append([many.pop()])
     rows += [[] for _ in range(-len(rows) % devices)]
-    dealt = [rows[device::devices] for device in range(devices)]
-    return Deal([sorted(mine, key=lambda row: -sum(tokens[i] for i in row)) for mine in dealt])
+    in_turn = [rows[device::devices] for device in range(devices)]
+    return Deal([sorted(mine, key=lambda row: -sum(tokens[i] for i in row)) for mine in in_turn])
 
 
 NEMO_RL = Neighbour(

@@ -92,9 +92,9 @@ def _origin(gpu: GPU, rates: Rates, recipe: Recipe, used: Collection[str]) -> st
     """Where the rates are from, and beside a figure that is not published how else it is known. `used`: kinds of the
     figures that are not attention's."""
     whose = f"rates of {rates.family} in published runs"
-    if guesses := guessed(used):
+    if unpublished := guessed(used):
         beside = " beside those in published runs" if PUBLISHED.intersection(used) else ""
-        whose = f"{' and '.join(guesses)} rates of {rates.family}{beside}"
+        whose = f"{' and '.join(unpublished)} rates of {rates.family}{beside}"
     assumed = " (assumed)" if "matmul_flops" in gpu.assumed else ""
     rate = f"matmuls at {rates.matmul:.0%} of {gpu.matmul_flops / 1e12:.0f} TFLOP/s{assumed}"
     again = "with" if recipe.recomputes else "without"
@@ -152,7 +152,7 @@ def _layer(model: Model, gpu: GPU, rates: Rates, recipe: Recipe) -> tuple[Polyno
         raise InputError(f"{gpu.name} does not run matmuls in {name}", fix=f"leave --precision at {usual}")
     precision = rates.precisions.get(name, Precision())
     # Per token. Of casts each of a layer's three matmuls has a third, half by what it reads and half by what it writes.
-    work = sum(m.flops * (1 + rates.narrow / m.narrowest) for m in shapes)
+    work = sum(m.flops * (1 + rates.narrow / min(m.inner, m.outer)) for m in shapes)
     cast = precision.cast / 3 / 2 * sum(m.times * (m.inner + m.outer) for m in shapes)
     matmul = work / (rate * precision.faster) + cast / bandwidth
     carried, trained, weights = bytes_moved(model, stack), float(model.layer_parameters), LINEAR_BACKWARD

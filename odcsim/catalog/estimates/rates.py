@@ -154,11 +154,6 @@ def kinds(family: str, model: Model, recipe: Recipe) -> list[str]:
     return [family, *(name for name, true in own.items() if true)]
 
 
-def start(kind: str) -> Spread:
-    """Of a kind that nobody published a run of."""
-    return Spread(STARTS.get(kind, FAMILY), 0)
-
-
 def widen(one: Spread) -> float:
     """The deviation of a normal curve whose 90 % reach as far as Student's t does, by what it was learnt from."""
     degrees = one.publishers + WEIGHS
@@ -168,4 +163,4 @@ def widen(one: Spread) -> float:
 
 def together(spreads: Mapping[str, Spread], named: Sequence[str]) -> float:
     """Of a run of these kinds: standard deviation of the logarithm of a step's seconds."""
-    return math.hypot(*(widen(spreads.get(name, start(name))) for name in named))
+    return math.hypot(*(widen(spreads.get(name, Spread(STARTS.get(name, FAMILY), 0))) for name in named))

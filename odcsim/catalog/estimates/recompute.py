@@ -32,8 +32,8 @@ def under(profile: Profile, model: Model, recompute: bool) -> Profile:
             kept=Passes(),
         )
     # Of a fit of whole microbatches the head is in the layers, and it is not computed again.
-    whole = profile.head == Polynomial()
-    head = (model.head_forward(1.0) + model.head_backward(1.0)) / model.layers if whole else 0.0
+    in_layers = profile.head == Polynomial()
+    head = (model.head_forward(1.0) + model.head_backward(1.0)) / model.layers if in_layers else 0.0
     linear, below_linear = (_factor(profile, model, 1.0, 0.0, other) for other in (head, 0.0))
     quadratic = _factor(profile, model, 0.0, 1.0, 0.0)
     below = profile.below

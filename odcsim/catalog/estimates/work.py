@@ -32,10 +32,6 @@ class Matmul:
     def flops(self) -> float:
         return 2 * self.inner * self.outer * self.times
 
-    @property
-    def narrowest(self) -> float:
-        return min(self.inner, self.outer)
-
 
 @dataclass(frozen=True, slots=True)
 class Stack:
