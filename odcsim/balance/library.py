@@ -96,8 +96,8 @@ def plan(
     counts = length - 1 if loss is None else loss_tokens(loss, length)
     speed = None if speeds is None else numbers("speed", speeds, devices, "device")
     assignment = balance(balancer, length, weight, devices, max_tokens, speeds=speed)
-    question = (balancer, int(devices), int(max_tokens), length, weight, counts, speed)
-    return Plan(assignment, tuple(counts.tolist()), digest(*question, assignment))
+    word = digest(balancer, int(devices), int(max_tokens), length, weight, counts, speed, assignment)
+    return Plan(assignment, tuple(counts.tolist()), word)
 
 
 def weigh(lengths: NDArray[np.int64]) -> NDArray[np.float64]:

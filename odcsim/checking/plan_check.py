@@ -116,7 +116,7 @@ def check(
         raise InputError(f"--images {images} without --lengths", fix="give the file that has the column")
     trace = None
     if lengths is not None:
-        trace = _trace(lengths, {"column": column, "skip_bad": skip_bad}, images)
+        trace = _trace(lengths, column=column, skip_bad=skip_bad, images=images)
         has = None if images is None else images_of(os.fspath(lengths), images, trace)  # type: ignore[arg-type]
         batches = with_lengths(batches, trace, where, has)
     own = "" if all(b.suits(SYNC_TABLE[MEETING]) for b in BALANCERS if b.name == balancer) else ONE_SIDED
@@ -136,11 +136,14 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _trace(given: Any, how: Mapping[str, Any], images: str | None) -> Trace:
+def _trace(given: Any, *, column: str | None, skip_bad: bool, images: str | None) -> Trace:
+    """Lengths that somebody has, or of a file, whose samples are numbered as its rows."""
     is_path = isinstance(given, str | os.PathLike)
-    if not is_path and (any(how.values()) or images is not None):
+    if not is_path and (column or skip_bad or images is not None):
         fix = "give the name of a file, or lengths that are read already"
         raise InputError("--column or --images with lengths that nobody reads", fix=fix)
-    read = load(given if isinstance(given, str) else Path(given), **how) if is_path else given
-    trace = read if isinstance(read, Trace) else Trace("lengths", whole_numbers("length", read, 1))
+    lengths = given
+    if is_path:
+        lengths = load(given if isinstance(given, str) else Path(given), column=column, skip_bad=skip_bad)
+    trace = lengths if isinstance(lengths, Trace) else Trace("lengths", whole_numbers("length", lengths, 1))
     return in_places(trace, os.fspath(given) if is_path else trace.name)
