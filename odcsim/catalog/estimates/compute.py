@@ -7,7 +7,6 @@ kernel's own rate of attention, and what is computed again.
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from odcsim.catalog.estimates.rates import INTERVAL, Attention, Precision, Rates, kinds, together
 from odcsim.catalog.estimates.work import (
@@ -46,25 +45,26 @@ AGAIN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Seconds:
-    """One layer forward and backward, the head with its loss both ways, and a microbatch's and minibatch's rest."""
-
-    forward: Polynomial
-    backward: Polynomial
-    head: Polynomial
-    embed: Polynomial
-    microbatch: float
-    optimizer: float
-    publish: float
-
-
 def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe = USUAL) -> Profile:
     """A profile of medians, with the interval that holds nine runs of ten."""
-    parts = seconds(model, gpu, rates, recipe, model.parameters / devices)
+    stack, loss = STACKS[recipe.kernels.stack], recipe.kernels.loss
+    forward, backward = _layer(model, gpu, rates, recipe)
+    bandwidth = gpu.memory_bandwidth * rates.moved
+    # Logits and loss, both ways. A policy's logits are computed again in backward.
+    passes = 1 + (LINEAR_BACKWARD / 2 if recipe.lora else LINEAR_BACKWARD) + (loss == "policy")
+    flops = passes * model.head_forward(1.0) * (1 + rates.narrow / model.hidden)
+    logit = {"whole": stack.whole, "chunked": stack.chunked, "policy": POLICY}[loss]
+    # The optimizer on what of this device's shard is trained.
+    trained = model.parameters / devices * trained_share(model, recipe.lora)
+    moved = OPTIMIZERS[recipe.optimizer].moved * trained
+    if recipe.offload:
+        optimizer = moved / HOST_MEMORY + OFFLOADED_BYTES * trained / HOST_LINK
+    else:
+        optimizer = stack.optimizer * moved / bandwidth
+    # How the figures are known; of a GPU's own it counts what is assumed.
     used = {kind for name, kind in rates.kinds.items() if name not in PRECISIONS or name == recipe.kernels.precision}
     every = used | {kernel(rates, recipe.kernels.attention).kind}
-    if "matmul_flops" in gpu.assumed:  # of a GPU's own figures it counts what is assumed
+    if "matmul_flops" in gpu.assumed:
         every.add("assumed")
     off = math.exp(INTERVAL * together(rates.spreads, kinds(rates.family, model, recipe)))
     return Profile(
@@ -73,14 +73,14 @@ def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe 
         fidelity="catalogue",
         origin=_origin(gpu, rates, recipe, used),
         kinds=tuple(sorted(every)),
-        forward=parts.forward,
-        backward=parts.backward,
-        head=parts.head,
-        embed=parts.embed,
+        forward=forward,
+        backward=backward,
+        head=Polynomial(linear=flops / (gpu.matmul_flops * rates.matmul) + model.vocab * logit / bandwidth),
+        embed=Polynomial(linear=2 * BYTES_BF16 * model.hidden / bandwidth),
         recompute=recipe.recomputes,
-        microbatch=parts.microbatch,
-        optimizer=parts.optimizer,
-        publish=parts.publish + own_seconds(model),
+        microbatch=stack.host,
+        optimizer=optimizer,
+        publish=PUBLISH_BYTES * trained / bandwidth + own_seconds(model),
         copying=rates.copying,
         adapters=adapter_parameters(model, recipe.lora) if recipe.lora else 0.0,
         low=1 / off,
@@ -114,32 +114,6 @@ def kernel(rates: Rates, name: str) -> Attention:
         return known
     raise InputError(
         f"no rate of attention '{name}' is known on {rates.family}", fix=nearest(name, ["usual", *rates.attention])
-    )
-
-
-def seconds(model: Model, gpu: GPU, rates: Rates, recipe: Recipe, shard: float) -> Seconds:
-    """`shard`: parameters whose states this device holds."""
-    stack, loss = STACKS[recipe.kernels.stack], recipe.kernels.loss
-    forward, backward = _layer(model, gpu, rates, recipe)
-    bandwidth = gpu.memory_bandwidth * rates.moved
-    # Logits and loss, both ways. A policy's logits are computed again in backward.
-    passes = 1 + (LINEAR_BACKWARD / 2 if recipe.lora else LINEAR_BACKWARD) + (loss == "policy")
-    flops = passes * model.head_forward(1.0) * (1 + rates.narrow / model.hidden)
-    logit = {"whole": stack.whole, "chunked": stack.chunked, "policy": POLICY}[loss]
-    trained = shard * trained_share(model, recipe.lora)
-    moved = OPTIMIZERS[recipe.optimizer].moved * trained
-    if recipe.offload:
-        optimizer = moved / HOST_MEMORY + OFFLOADED_BYTES * trained / HOST_LINK
-    else:
-        optimizer = stack.optimizer * moved / bandwidth
-    return Seconds(
-        forward=forward,
-        backward=backward,
-        head=Polynomial(linear=flops / (gpu.matmul_flops * rates.matmul) + model.vocab * logit / bandwidth),
-        embed=Polynomial(linear=2 * BYTES_BF16 * model.hidden / bandwidth),
-        microbatch=stack.host,
-        optimizer=optimizer,
-        publish=PUBLISH_BYTES * trained / bandwidth,
     )
 
 

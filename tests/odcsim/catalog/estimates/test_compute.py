@@ -45,8 +45,7 @@ KINDS = [
 
 def of(model: str | Model = SMALL, gpu: str = "a100", devices: int = 8, **chosen):
     shape = catalog.model(model) if isinstance(model, str) else model
-    known = rates(family_of(gpu))
-    return compute.seconds(shape, catalog.gpu(gpu), known, USUAL.by(**chosen), shape.parameters / devices)
+    return compute.estimate(shape, catalog.gpu(gpu), rates(family_of(gpu)), devices, USUAL.by(**chosen))
 
 
 def takes(fit: Polynomial, length: int, samples: int = 1) -> float:
