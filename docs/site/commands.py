@@ -19,7 +19,7 @@ def _below(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argu
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
-                yield name, command.filled()
+                yield name, command.complete()
                 yield from ((f"{name} {inner}", below) for inner, below in _below(command))
 
 
