@@ -115,11 +115,15 @@ def _lengths(path: Path, column: str | None, bad: BadRows) -> Trace:
         columns = numbers(table, roles.numbers, where)
         if not len(columns[roles.parts[0]]):
             raise InputError("holds no rows", where=where, fix="give one row per sample")
-        _check_later(table, roles, column, where)
+    else:
+        tally, good = _tally(table, roles, path, bad)
+    for name in sorted(table.later):  # what only later rows have must not change what the file says, in whatever order
+        if assign([*table.names, name], column, where, {*table.lists, name}) != roles:
+            problem = f"some rows have '{name}', but the first does not"
+            raise InputError(problem, where=where, fix="give every row the same keys")
+    if roles.quantile:
         lengths, counts = from_quantiles(table, roles.quantile, roles.parts, columns)
         return Trace(path.name, lengths, counts=counts, origin=f"quantile table {path.name}")
-    tally, good = _tally(table, roles, path, bad)
-    _check_later(table, roles, column, where)
     each = len(roles.sequences)
     group, step = (
         None if name is None else table.labels(name, good).repeat(each) for name in (roles.group, roles.step)
@@ -138,14 +142,6 @@ def _refuse_steps(table: Table, roles: Roles, where: str) -> None:
         problem = f"'{' + '.join(roles.parts)}' has a row for each step, beside '{beside}': tokens of whole steps"
         fix = "give a row per sample; 'odcsim fit' takes a log with the lengths and seconds of each microbatch"
         raise InputError(problem, where=where, fix=fix)
-
-
-def _check_later(table: Table, roles: Roles, column: str | None, where: str) -> None:
-    """What only later rows have must not change what the file says: it would in another order."""
-    for name in sorted(table.later):
-        if assign([*table.names, name], column, where, {*table.lists, name}) != roles:
-            problem = f"some rows have '{name}', but the first does not"
-            raise InputError(problem, where=where, fix="give every row the same keys")
 
 
 def open_table(path: Path) -> Table:

@@ -137,7 +137,17 @@ class MemoryTable:
 
     def pieces(self, wanted: tuple[str, ...]) -> Iterator[Columns]:
         for piece in self.read(wanted):
-            yield {name: self._numbers(name, piece[name]) for name in wanted}
+            columns = {}
+            for name in wanted:
+                values = piece[name]
+                if not isinstance(values, np.ndarray):
+                    columns[name] = np.array([number(value, name) for value in values], np.float64)
+                elif values.ndim == 1 and values.dtype.kind in "iuf":
+                    columns[name] = values.astype(np.float64)
+                else:
+                    problem = f"column '{name}' is a {values.ndim}-D array of {values.dtype}"
+                    raise InputError(problem, where=str(self.path), fix="give one number per sample")
+            yield columns
 
     def values(self, name: str) -> Iterator[object]:
         pieces = (piece[name] for piece in self.read((name,)))
@@ -154,14 +164,6 @@ class MemoryTable:
 
     def place(self, row: int) -> str:
         return f"{self.path}, row {row + 1}"
-
-    def _numbers(self, name: str, values: Any) -> NDArray[np.float64]:
-        if isinstance(values, np.ndarray):
-            if values.ndim == 1 and values.dtype.kind in "iuf":
-                return values.astype(np.float64)
-            kind = f"a {values.ndim}-D array of {values.dtype}"
-            raise InputError(f"column '{name}' is {kind}", where=str(self.path), fix="give one number per sample")
-        return np.array([number(value, name) for value in values], np.float64)
 
 
 def of_columns(path: Path, columns: Mapping[str, Any]) -> MemoryTable:
