@@ -33,7 +33,7 @@ engine.set_grads = lambda *how: usual(*how[:3], 2.0)
 CALL = "-m", "odc_engine", "verify", "--script"  # as --no-python odc_engine does, wherever it is installed
 
 
-@pytest.mark.parametrize("page", ["own-loop", "design"])
+@pytest.mark.parametrize("page", ["own-loop", "engine/inside"])
 def test_the_training_path_of_a_page_is_that_of_the_source(page):
     source = textwrap.dedent((ROOT / "odc_engine/fsdp/on_demand.py").read_text(encoding="utf-8").partition("path:")[2])
     shown = re.search(r"^```python\n(def gather\(.*?)^```$", (ROOT / f"docs/{page}.md").read_text(), re.M | re.S)[1]

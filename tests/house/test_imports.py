@@ -1,4 +1,4 @@
-"""Who may import whom: the import rules of docs/design.md, read from the source and tried once for real."""
+"""Who may import whom: the import rules of docs/rules.md, read from the source and tried once for real."""
 
 import ast
 import re
@@ -13,7 +13,8 @@ from public import private
 from scripts import ROOT
 from sources import Files, Source, everything, modules, planted, programs
 
-DESIGN = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+PAGES = ("docs/design.md", "docs/rules.md", "docs/engine/inside.md")
+DESIGN = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
 ROWS = re.findall(r"^\| `(odcsim|odc_engine)/([\w/]+)` \| (?:.+?) \| (.*?) ?\|$", DESIGN, re.MULTILINE)
 ROOMS = {f"{top}/{room}": {f"{top}/{other}" for other in re.findall(r"\w+", leans)} for top, room, leans in ROWS}
 OPEN = "odcsim/support"  # to all, as the nouns are

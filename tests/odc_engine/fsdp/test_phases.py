@@ -1,4 +1,4 @@
-"""The phases of an OnDemand: which follows which, and what may be called in each, as docs/design.md draws it."""
+"""The phases of an OnDemand: which follows which, and what may be called in each, as docs/engine/inside.md draws it."""
 
 import contextlib
 import re
@@ -22,7 +22,7 @@ ROW = re.compile(r"^\| `(OPEN|SETTLED|BROKEN|LOST|CLOSED)` \| .+ \| (.+) \|$", r
 
 
 def test_a_phase_ends_where_the_page_says_alone():
-    rows = ROW.findall((ROOT / "docs/design.md").read_text(encoding="utf-8"))
+    rows = ROW.findall((ROOT / "docs/engine/inside.md").read_text(encoding="utf-8"))
     told = {Phase[name]: {Phase[each] for each in re.findall(r"`([A-Z]+)`", following)} for name, following in rows}
     assert told == FOLLOWING
     loop = Loop(torch.nn.Module(), (), torch.zeros_like)
