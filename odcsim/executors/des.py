@@ -75,6 +75,9 @@ class _Run:
         self.factors = np.ones_like(planned)  # times what is planned [step, device]
         self.speeds: list[_Speed] = []
         self.counter = None if queue is None else _Counter(self.env, queue)
+        self.rows = [
+            step.duration for step in program.steps if step.microbatch == 0
+        ]  # as an entry of the queue has them
         # A device's times in lists of their own: the processes touch single numbers, which numpy is slow at.
         steps, self.devices = planned.shape
         self.seconds: list[list[float]] = []
@@ -117,8 +120,10 @@ class _Run:
                     self.meetings[i].succeed()
             if counter is not None and step.kind == "overhead" and counter.serves(device, step.microbatch):
                 entry = yield counter.ask(device)
-                if entry is not None:
-                    self._fill(device, i, counter.queue.seconds[:, entry, counter.queue.kinds[device]])
+                if entry is not None:  # the microbatch that begins here is this entry
+                    queue, here = counter.queue, slice(i, i + len(self.rows))
+                    planned = queue.seconds[self.rows, entry, queue.kinds[device]]
+                    seconds[here] = (planned * self.factors[here, device]).tolist()
             if took := seconds[i]:
                 if self.links and self.program.leaves_node(step):
                     yield self.links[device // self.per_node, step.kind].transfer(took)
@@ -129,13 +134,6 @@ class _Run:
             had[i] = env.now
             if i in waiting:
                 waiting.pop(i).succeed()
-
-    def _fill(self, device: int, first: int, seconds: Floats) -> None:
-        """Have the microbatch whose steps begin with `first` be an entry of the queue, by the rows of the program's
-        first microbatch."""
-        begin, each = self.program.begin, (self.program.end - self.program.begin) // self.program.microbatches
-        entry = seconds[[step.duration for step in self.program.steps[begin : begin + each]]]
-        self.seconds[device][first : first + each] = (entry * self.factors[first : first + each, device]).tolist()
 
 
 @dataclass(slots=True)
