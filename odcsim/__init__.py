@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from odcsim.decide.asking import ask
     from odcsim.decide.break_even import BreakEven, break_even
     from odcsim.decide.comparison import Comparison, compare, sweep_max_tokens
-    from odcsim.decide.diagnosis.asking import Diagnosis, diagnose
+    from odcsim.decide.diagnosis.result import Diagnosis, diagnose
     from odcsim.decide.fitted import Fitted, fit
     from odcsim.decide.rl import RolloutSteps, rl
     from odcsim.decide.setting import Setting, plan
@@ -34,7 +34,7 @@ _HOME = {
     "Advice": "decide.advice",
     "BreakEven": "decide.break_even",
     "Comparison": "decide.comparison",
-    "Diagnosis": "decide.diagnosis.asking",
+    "Diagnosis": "decide.diagnosis.result",
     "Fitted": "decide.fitted",
     "InputError": "errors",
     "PlanCheck": "checking.plan_check",
@@ -48,7 +48,7 @@ _HOME = {
     "break_even": "decide.break_even",
     "check": "checking.plan_check",
     "compare": "decide.comparison",
-    "diagnose": "decide.diagnosis.asking",
+    "diagnose": "decide.diagnosis.result",
     "fit": "decide.fitted",
     "flags": "neighbours.settings",
     "load": "reading",

@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from odcsim.decide.diagnosis.asking import diagnosed
+    from odcsim.decide.diagnosis.result import diagnosed
     from odcsim.support.progress import shares
 
     given = values_of(args, (*FIELDS, "balancer")) | recipe_words(args)

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from odcsim.answer import Answer, AnswerTable
-from odcsim.decide.diagnosis.asking import Diagnosis
 from odcsim.decide.diagnosis.outcome import PARTS, SLOW, WORK, Breakdown, Changes, LateMicrobatch, StepPart
+from odcsim.decide.diagnosis.result import Diagnosis
 from odcsim.observed.run import SeenRun
 from odcsim.support.numbers import counted, from_to, ratio, unit
 

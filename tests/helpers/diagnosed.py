@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from odcsim.decide.diagnosis.asking import Diagnosis
 from odcsim.decide.diagnosis.outcome import PARTS, Breakdown, Change, Changes, LateMicrobatch, RankFound, StepPart
+from odcsim.decide.diagnosis.result import Diagnosis
 from odcsim.observed.run import Doing, RanStep, SeenRun, Track
 
 SHARES = {"compute": 0.58, "padding": 0.03, "transfer": 0.02, "lengths": 0.22, "stages": 0.09, "loader": 0.06}

@@ -8,7 +8,7 @@ from odcsim.decide.diagnosis.alternatives import alternatives
 from odcsim.decide.diagnosis.outcome import Breakdown, Change, Changes
 from odcsim.decide.diagnosis.pipeline_changes import pipeline_changes
 from odcsim.decide.diagnosis.replay import OFF, Replay, replay
-from odcsim.decide.diagnosis.told import change, worth
+from odcsim.decide.diagnosis.worth import change, worth
 from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS
 from odcsim.observed.run import SeenRun

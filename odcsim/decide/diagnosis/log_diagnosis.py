@@ -27,7 +27,7 @@ from odcsim.decide.diagnosis.alternatives import (
     unlike,
 )
 from odcsim.decide.diagnosis.outcome import PARTS, Breakdown, Changes, StepPart
-from odcsim.decide.diagnosis.told import change, worth
+from odcsim.decide.diagnosis.worth import change, worth
 from odcsim.decide.evaluate import Evaluation, evaluate
 from odcsim.decide.fitted import calibrated
 from odcsim.decide.setting import MEET, Setting

@@ -9,7 +9,7 @@ from odcsim import plots
 from odcsim.decide.advice import Advice
 from odcsim.decide.break_even import BreakEven
 from odcsim.decide.decision import NOTABLE
-from odcsim.decide.diagnosis.asking import Diagnosis
+from odcsim.decide.diagnosis.result import Diagnosis
 from odcsim.plots.diagnosis import ran_step, worst
 from odcsim.plots.gantt import makespan
 from odcsim.plots.pareto import Priced, pareto

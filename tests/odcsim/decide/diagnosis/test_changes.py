@@ -18,7 +18,7 @@ from odcsim.decide.diagnosis.breakdown import break_down
 from odcsim.decide.diagnosis.changes import changes
 from odcsim.decide.diagnosis.outcome import EFFORTS
 from odcsim.decide.diagnosis.replay import replay
-from odcsim.decide.diagnosis.told import answer, worth
+from odcsim.decide.diagnosis.worth import worth
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.setting import assign, draw_minibatches
 from odcsim.executors import simulation
@@ -221,7 +221,7 @@ def test_settings_are_not_told_of_microbatches_that_nobody_looked_into(usual):
     _, found = told(usual[0], rests="seconds", asked=ASKED | {"trainer": "trl"})
     assert {(way.max_tokens, way.setting) for way in found.ways} == {(0, "")}
     with pytest.raises(InputError):
-        flags("trl", answer(found.inputs, [way.row for way in found.ways]), row=len(found.ways))
+        flags("trl", {"inputs": found.inputs, "rows": [way.row for way in found.ways]}, row=len(found.ways))
 
 
 @cache

@@ -9,7 +9,6 @@ from odcsim import InputError, flags
 from odcsim.decide import stock
 from odcsim.decide.diagnosis.log_diagnosis import diagnose_log
 from odcsim.decide.diagnosis.outcome import EFFORTS, PARTS
-from odcsim.decide.diagnosis.told import answer
 from odcsim.decide.evaluate import evaluate
 
 RUN = {
@@ -103,6 +102,6 @@ def test_a_trainers_setting_is_a_way_and_flags_knows_it(tmp_path):
     path, _ = log_of(tmp_path, true(trainer="trl"), ("padded", "deferred"))
     changes = diagnose_log([path], RUN | {"trainer": "trl", "balancer": "padded", "sync": "deferred", "price": 2.0})[2]
     packing = next(way for way in changes.ways if way.effort == EFFORTS[0])
-    told = answer(changes.inputs, [way.row for way in changes.ways])
+    told = {"inputs": changes.inputs, "rows": [way.row for way in changes.ways]}
     assert flags("trl", told, row=changes.ways.index(packing) + 1).settings["--packing"] is True
     assert packing.dollars_a_day == pytest.approx(4 * 24 * 2.0 * (1 - 1 / packing.gain))

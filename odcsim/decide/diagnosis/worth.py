@@ -1,6 +1,6 @@
 """Ways that were tried as changes that somebody can make: with dollars, a trainer's settings, and a row for them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from odcsim.decide.comparison import inputs
@@ -35,7 +35,7 @@ def change(
     """`asked`: the question whose inputs the row has; `step`: its seconds as it ran. `sized`: memory is known;
     `whole`: microbatches are moved whole."""
     [row], setting = one.evaluation.rows, one.evaluation.setting
-    told = {"max_tokens": setting.limit, **row.as_json(), **({} if sized else UNSIZED)}
+    shown = {"max_tokens": setting.limit, **row.as_json(), **({} if sized else UNSIZED)}
     gain, low, high = one.gain
     devices, price = asked.cost.cluster.gpus, asked.price
     return Change(
@@ -48,9 +48,9 @@ def change(
         balancer=row.balancer,
         sync=row.sync,
         max_tokens=0 if whole else setting.limit,
-        row=told,
+        row=shown,
         dollars_a_day=None if price is None else devices * 24 * price * (1 - 1 / gain),
-        setting=_setting(asked, told),
+        setting=_setting(asked, shown),
         rests=rests,
         fits=row.memory_fits if sized else None,
     )
@@ -62,12 +62,7 @@ def _setting(asked: Setting, row: Mapping[str, Any]) -> str:
     if name not in TRAINERS:
         return ""
     try:
-        said = flags(name, answer(inputs(asked), [row]), row=1).settings
+        settings = flags(name, {"inputs": inputs(asked), "rows": [row]}, row=1).settings
     except InputError:
         return ""
-    return "\n".join(written(said, TRAINERS[name].form))
-
-
-def answer(inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """As `odcsim compare --json` prints it, which `odcsim flags` reads."""
-    return {"schema": 1, "inputs": dict(inputs), "rows": [dict(row) for row in rows]}
+    return "\n".join(written(settings, TRAINERS[name].form))
