@@ -41,9 +41,14 @@ class Answer:
     figures: Sequence[tuple[str, str]] = ()
 
     def words(self) -> Iterator[str]:
-        """All sentences, the headline first."""
-        yield from filter(None, [self.headline])
-        yield from (f"{table.name}: {table.says}" for table in self.tables if table.says)
+        """All sentences, the headline first; of a table what it comes to, and each row that has details."""
+        yield from filter(None, [self.headline, *self.question.splitlines()])
+        for table in self.tables:
+            for row, details in zip(table.rows, table.details, strict=False):
+                cells = ", ".join(f"{head} {cell}" for head, cell in zip(table.head[1:], row[1:], strict=True))
+                yield f"{row[0]}: {cells}; {'; '.join(details)}." if details else f"{row[0]}: {cells}."
+            if table.says:
+                yield f"{table.name}: {table.says}" if table.name else table.says
         yield from self.sentences
 
     @property
@@ -64,7 +69,7 @@ class Answer:
 def _table(table: AnswerTable) -> str:
     if not table.rows:
         return ""
-    head = "".join(f'<th scope="col">{_text(name)}</th>' for name in table.head)
+    head = "".join(f'<th scope="col">{_text(" ".join(name.split()))}</th>' for name in table.head)
     body = []
     for number, (first, *rest) in enumerate(table.rows[:MOST]):
         cells = "".join(f"<td>{_text(cell)}</td>" for cell in rest)

@@ -43,8 +43,10 @@ class Fitted(Result):
         return not self.unexplained
 
     def _answer(self) -> Answer:
-        off = "" if self.good else f", does not explain {counted(len(self.unexplained), 'measurement')}"
-        about = f"{self.profile.model} on {self.profile.gpu}, {self.profile.fidelity}{off}"
+        first = self.profile.origin.partition(". ")[0]
+        if not self.good:
+            first = f"it does not explain {counted(len(self.unexplained), 'measurement')}"
+        about = f"{self.profile.model} on {self.profile.gpu}, {self.profile.fidelity}: {first}"
         return Answer("Fitted", about, sentences=self.lines)
 
 

@@ -58,10 +58,12 @@ def offers(advice: Advice, *, wide: bool = False) -> AnswerTable:
     details = []
     for offer in every:
         mfu = f", MFU {COLUMNS['mfu'].text(offer.row)}" if offer.row.mfu is not None else ""
+        used = "" if wide else f"; {capacity.text(offer)}, idle {COLUMNS['idle'].text(offer.row)}{mfu}"
         far = "" if offer.within(wish) else f"; not{limits(wish)}"
-        idle = COLUMNS["idle"].text(offer.row)
-        details.append([f"{offer.chosen.way.how}; {capacity.text(offer)}, idle {idle}{mfu}{far}"])
-    return AnswerTable(["GPUs", *head], rows, OFFERS, marks=marks, details=details)
+        details.append([f"{offer.chosen.way.how}{used}{far}"])
+    spent = "GPU-hours and dollars" if wide else "dollars" if paid == "dollars" else "GPU-hours"
+    says = f"Time and {spent} are of the whole run, {epochs(wish.epochs)}."
+    return AnswerTable(["GPUs", *head], rows, OFFERS, marks=marks, details=details, says=says)
 
 
 def sentences(advice: Advice) -> list[str]:

@@ -68,7 +68,9 @@ def table(
     names = row_words.WIDE if wide else row_words.PRICED if priced else row_words.FEW
     marks = [mark(row, decision) for row in ordered] if decision else []
     head, cells = row_words.table([comparison.spent(row) for row in ordered], names)
-    return AnswerTable(head, cells, names=2, marks=marks, says=basis(comparison))
+    spent = "Seconds, GPU-hours and dollars" if wide else "Dollars" if priced else "GPU-hours"
+    short = [name.replace(" best ", " best\n") for name in head]
+    return AnswerTable(short, cells, names=2, marks=marks, says=f"{spent} are of {comparison.basis}.")
 
 
 def mark(row: Row, decision: Decision) -> str:

@@ -73,7 +73,7 @@ def ranks(found: Breakdown) -> AnswerTable:
         (str(one.rank), _share(one.compute), _share(one.waiting), f"{one.pace:.2f} times", text(one.caused))
         for one in some
     ]
-    says = f"and {more:,} more" if some and (more := len(found.ranks) - len(some)) else ""
+    says = f"{more:,} more ranks are not shown." if some and (more := len(found.ranks) - len(some)) else ""
     return AnswerTable(head, rows, RANKS_TABLE, says=says)
 
 

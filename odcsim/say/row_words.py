@@ -92,7 +92,7 @@ COLUMNS = {
     "mfu": Column("MFU", lambda r: _share(r.mfu)),
     "speedup": Column("speedup", lambda r: _ratio(r.speedup)),
     "speedup between": Column("95 %", lambda r: _between(r, "speedup", ratio)),
-    "over best": Column("over best\ncollective", lambda r: _ratio(r.speedup_best_collective)),
+    "over best": Column("over best collective", lambda r: _ratio(r.speedup_best_collective)),
     "over full": Column("over full sharding", lambda r: _ratio(r.over_full)),
     "memory": Column("memory", memory),
     "most of memory": Column("most of it", lambda r: r.largest_term if r.memory_fits is False else ""),

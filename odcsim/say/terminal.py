@@ -56,5 +56,6 @@ def table_lines(table: AnswerTable) -> Iterator[str]:
     for number, row in enumerate(rows[1:]):
         yield from (line if utf else line.translate(DRAWN) for line in spread(row))
         for text in table.details[number] if table.details else ():
-            yield from wrap(plain(text), LINE, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+            more = f"{INDENT}  "
+            yield from wrap(plain(text), LINE, initial_indent=INDENT, subsequent_indent=more, break_on_hyphens=False)
     yield ""

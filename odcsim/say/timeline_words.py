@@ -29,7 +29,7 @@ NAMES = {
 def answer(timelines: Sequence[Timeline], number: int) -> Answer:
     """`number`: the minibatch whose shared queue is told of, where there is one."""
     usages = [metrics.usage(timeline) for timeline in timelines]
-    headline, *rest = sentences(timelines, usages)
+    rest = list[str]()
     if len({timeline.about.digest for timeline in timelines}) > 1:
         rest.append(
             "These timelines ran different schedules (their digests differ). Do they hold the same samples? If so, "
@@ -38,7 +38,7 @@ def answer(timelines: Sequence[Timeline], number: int) -> Answer:
     question = f"{counted(len(timelines), 'timeline')}, and minibatch {number} of each as a Gantt chart."
     tables = [parts(timelines, usages), abouts(timelines), queues(timelines, number)]
     shown = [table for table in tables if table.rows]
-    return Answer("Timelines", timelines[0].about.title, headline, question, shown, rest)
+    return Answer("Timelines", timelines[0].about.title, " ".join(sentences(timelines, usages)), question, shown, rest)
 
 
 def sentences(timelines: Sequence[Timeline], usages: Sequence[Usage]) -> list[str]:

@@ -10,7 +10,7 @@ READ = (
     "Means are signed, the others of absolute values. A device's finish is over the makespan. Seconds of kinds are of "
     "all devices without waiting; points are of measured device time."
 )
-WORST = ("minibatch", "predicted s", "measured s", "error", "noise", "idle points", "furthest off")
+WORST = ("worst minibatch", "predicted s", "measured s", "error", "noise", "idle points", "furthest off")
 
 
 def answer(validation: Validation) -> Answer:
@@ -20,7 +20,9 @@ def answer(validation: Validation) -> Answer:
         AnswerTable(WORST, worst(validation), "Worst minibatches"),
     ]
     sentences = [idle(validation), *queues(validation), READ]
-    about, headline = validation.measured.title, " ".join(cautions(validation))
+    about, makespan = validation.measured.title, validation.makespan
+    off = f"The prediction is {makespan.median:.1%} off at the median, {makespan.p90:.1%} at the 90th percentile."
+    headline = " ".join([off, *cautions(validation)])
     return Answer("Validation", about, headline, question(validation), tables, sentences, figures(validation))
 
 

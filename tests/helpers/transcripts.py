@@ -78,6 +78,8 @@ def _python(code: str, names: dict[str, Any]) -> tuple[str, int]:
                 print(*[] if value is None else [repr(value)], sep="")
             else:
                 exec(compile(ast.Module([last], []), "<transcript>", "exec"), names)
+        except (ImportError, NameError):  # of the transcript, which is to be mended and not approved
+            raise
         except Exception as error:
             print(f"{type(error).__name__}: {error}")
     return out.getvalue().rstrip("\n"), 0

@@ -50,7 +50,7 @@ def write_break_even(result: BreakEven, path: Path | str) -> None:
         pictures[curve.name] = [plots.embed(drawn, f"curve-{number}")]
     answer, yes = break_even_words.answer(result), (result.lead or 0.0) >= NOTABLE
     title = "Where does on-demand stop paying?"
-    write_text(Path(path), page.of_answer(answer, title, yes=yes, pictures=pictures))
+    write_text(Path(path), page.of_answer(answer, title, yes=yes, pictures=pictures, headed=False))
 
 
 def write_diagnosis(diagnosis: Diagnosis, path: Path | str) -> None:
@@ -83,7 +83,12 @@ def write_timelines(timelines: Sequence[Timeline], path: Path | str) -> None:
     until = max(makespan(*t.block_of(number)) for t in timelines)
     charts = [plots.embed(plots.gantt(t, number, until=until), f"gantt-{i}") for i, t in enumerate(timelines)]
     answer = timeline_words.answer(timelines, number)
-    write_text(Path(path), page.of_answer(answer, "Where the time goes", yes=True, pictures={"": charts}))
+    write_text(
+        Path(path),
+        page.of_answer(
+            answer, "Where the time goes", yes=True, pictures={"": [page.heading(f"Minibatch {number}"), *charts]}
+        ),
+    )
 
 
 def write_picture(timelines: Sequence[Timeline], path: Path | str) -> None:

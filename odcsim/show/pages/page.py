@@ -10,6 +10,7 @@ from odcsim.answer import Answer, AnswerTable
 
 RESTS = ". What the model assumes, and what it leaves out: <code>docs/model</code> of odcsim's repository"
 RESTS += " beside its source."
+NOTES = "How to take this, and how far to trust it"
 
 
 def with_figures(title: str, body: Iterable[str]) -> str:
@@ -55,24 +56,28 @@ def table(shown: AnswerTable) -> str:
         body.append(f'<tr{kind}><th scope="row">{escape(row[0])}</th>{cells}</tr>')
         for text in shown.details[number] if shown.details else ():
             body.append(f'<tr class="detail"><td colspan="{len(shown.head)}">{escape(text)}</td></tr>')
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in shown.head)
+    heads = "".join(f'<th scope="col">{escape(" ".join(name.split()))}</th>' for name in shown.head)
     inner = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     return f'<div class="scroll" role="region" aria-label="{escape(shown.name)}" tabindex="0">{inner}</div>'
 
 
-def of_answer(said: Answer, title: str, *, yes: bool, pictures: Mapping[str, Sequence[str]]) -> str:
-    """An answer as a page. `pictures`: of each table, by its name, or of none."""
+def of_answer(
+    said: Answer, title: str, *, yes: bool, pictures: Mapping[str, Sequence[str]], headed: bool = True
+) -> str:
+    """An answer as a page. `pictures`: of each table, by its name, or of none. Not `headed`: pictures say what tables
+    are."""
     body = [
         heading(title, 1),
-        paragraph(said.question, "asked"),
         *([answer([said.headline], yes=yes)] if said.headline else []),
+        paragraph(said.question, "asked"),
         *([key_figures(said.figures)] if said.figures else []),
         *pictures.get("", ()),
     ]
     for shown in said.tables:
-        body += [heading(shown.name), *pictures.get(shown.name, ()), table(shown)]
+        body += [*([heading(shown.name)] if headed else []), *pictures.get(shown.name, ()), table(shown)]
         body += [paragraph(shown.says, "note")] if shown.says else []
-    return with_figures(title, [*body, *map(paragraph, said.sentences)])
+    notes = [heading(NOTES), *map(paragraph, said.sentences)] if said.sentences else []
+    return with_figures(title, [*body, *notes])
 
 
 def _lines(cell: str) -> str:

@@ -245,7 +245,7 @@ def test_of_each_rule_of_a_trainer_the_fastest_that_fits_is_its_row(seed, traine
     setting, known = trained(seed, trainer), TRAINERS[trainer]
     whole, batch = setting.cost.cluster.memory_bytes, 2 * setting.minibatch
     for memory in (0.92 * whole, whole, 0.0):
-        every = {sync: list(stock.ways(setting, sync, memory)) for sync in known.met}
+        every = {sync: list(stock.ways(setting, sync, memory)) for sync in known.syncs}
         if any(every.values()):
             break
     for sync, one in ((sync, one) for sync, some in every.items() for one in some):

@@ -136,7 +136,7 @@ def test_conversations_that_are_none(tmp_path, folder, name):
     assert one.left_out.startswith(f"400 of 800 rows left out: {'lines' if name == 'a.jsonl' else 'rows'} 1, 3, ")
     assert one.lengths.tolist() == other.lengths.tolist() == one.lengths[:2].tolist() * 200
     part = load(path, tokenizer=folder, sample=100, skip_bad=True)
-    assert part.whole == pytest.approx(400, abs=120)
+    assert part.population == pytest.approx(400, abs=120)
 
 
 TEXTS = [  # names, contents, rows that are none, and others

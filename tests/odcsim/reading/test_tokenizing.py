@@ -101,12 +101,12 @@ def test_a_sample_is_of_the_rows_that_it_drew(tmp_path, folder, name):
     assert (
         part.lengths.tolist() == every.lengths[np.sort(np.random.default_rng(0).choice(60, 20, replace=False))].tolist()
     )
-    assert (part.drawn_from, every.drawn_from, part.size, part.whole) == (60, 0, 20, 60)
+    assert (part.drawn_from, every.drawn_from, part.size, part.population) == (60, 0, 20, 60)
     assert load(path, tokenizer=folder, sample=60).lengths.tolist() == every.lengths.tolist()
     epochs = Question(trace=part, model="qwen3-0.6b", global_batch=6, epochs=2.0)
     assert Wish(epochs, ("a100",), (2,)).steps == 20
     halved = load(path, tokenizer=folder, sample=20, drop_over=int(np.median(part.lengths)))
-    assert halved.whole == round(60 * halved.size / 20)
+    assert halved.population == round(60 * halved.size / 20)
 
 
 def test_a_samples_band_holds_the_whole_nineteen_times_of_twenty():
