@@ -17,6 +17,7 @@ WORDS = {
 
 
 def answer(result: Any) -> Answer:
-    """What a result says."""
-    words: Answer = import_module(f"odcsim.say.{WORDS[type(result).__name__]}").answer(result)
+    """What a result says; one of a kind of its own says what its kind does."""
+    kind = next(kind.__name__ for kind in type(result).__mro__ if kind.__name__ in WORDS)
+    words: Answer = import_module(f"odcsim.say.{WORDS[kind]}").answer(result)
     return words

@@ -9,6 +9,7 @@ from odcsim.answer import Answer, AnswerTable
 from odcsim.support.printing import plain
 
 LINE, INDENT = 79, "    "  # of tables whose rows have details
+NAME = 12  # characters that a name has in any case
 DRAWN = str.maketrans({"─": "-", "█": "#"})  # where a terminal has ASCII alone
 
 
@@ -34,7 +35,7 @@ def table_lines(table: AnswerTable) -> Iterator[str]:
     rows = [[plain(cell, "\n") for cell in row] for row in (table.head, *table.rows)]
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in zip(*rows, strict=True)]
     if table.details:
-        widths[0] = min(widths[0], LINE - sum(widths[1:]) - 2 * len(widths) + 1)
+        widths[0] = min(widths[0], max(NAME, LINE - sum(widths[1:]) - 2 * len(widths) + 1))
     names = [number < table.names for number in range(len(widths))]
 
     def spread(row: Sequence[str], *, upwards: bool = False) -> Iterator[str]:
