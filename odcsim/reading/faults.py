@@ -45,16 +45,20 @@ def sift(checks: Sequence[Check]) -> tuple[NDArray[np.bool_], list[Fault]]:
 
 def check_labels(name: str, values: Iterable[object]) -> Check:
     """That rows say something in a column of steps or groups: a row in which one is blank belongs to none."""
-    given = list(values)
-    absent = [value is MISSING or isinstance(value, InputError) for value in given]
-    blank = [not v.strip() if isinstance(v, str) else v is None or v != v for v in given]
+    given = list(values)  # which a piece has in memory, and nothing else of each row
+
+    def absent(value: object) -> bool:
+        return value is MISSING or isinstance(value, InputError)
+
+    def blank(value: object) -> bool:
+        return not value.strip() if isinstance(value, str) else value is None or absent(value) or value != value
 
     def explain(row: int) -> tuple[str, str]:
-        if absent[row]:
+        if absent(given[row]):
             return wrong(name, given[row])
         return f"column '{name}' holds nothing", "say it in every row, or rename the column"
 
-    return Check(np.array(absent, np.bool_) | np.array(blank, np.bool_), explain)
+    return Check(np.fromiter(map(blank, given), np.bool_, len(given)), explain)
 
 
 def wrong(column: str, value: object) -> tuple[str, str]:
