@@ -28,8 +28,14 @@ def test_every_door_shows_the_same_sentences_and_cells(case, capsys):
     result = RESULTS[case]()
     answer = say.answer(result)
     assert answer.headline
-    assert result.sentences() == [*answer.words()]
-    assert len({*answer.words()}) == len([*answer.words()])  # nothing is said twice
+    said = result.sentences()
+    assert said[0] == answer.headline
+    assert {*answer.question.splitlines(), *answer.sentences} <= {*said}
+    beside = [table.says for table in answer.tables] + [
+        d for table in answer.tables for of in table.details for d in of
+    ]
+    assert all(any(text in sentence for sentence in said) for text in beside)
+    assert len({*said}) == len(said)  # nothing is said twice
     terminal.show(answer)
     printed = capsys.readouterr().out
     lines = printed.splitlines()
