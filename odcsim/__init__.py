@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison, compare, sweep_max_tokens
     from odcsim.decide.diagnosis.result import Diagnosis, diagnose
     from odcsim.decide.fitted import Fitted, fit
+    from odcsim.decide.levers import Levers, levers
     from odcsim.decide.rl import RolloutSteps, rl
     from odcsim.decide.setting import Setting, plan
     from odcsim.decide.sweep import SweepRows, sweep
@@ -37,6 +38,7 @@ _HOME = {
     "Diagnosis": "decide.diagnosis.result",
     "Fitted": "decide.fitted",
     "InputError": "errors",
+    "Levers": "decide.levers",
     "PlanCheck": "checking.plan_check",
     "RolloutSteps": "decide.rl",
     "Setting": "decide.setting",
@@ -51,6 +53,7 @@ _HOME = {
     "diagnose": "decide.diagnosis.result",
     "fit": "decide.fitted",
     "flags": "neighbours.settings",
+    "levers": "decide.levers",
     "load": "reading",
     "plan": "decide.setting",
     "rl": "decide.rl",
@@ -66,6 +69,7 @@ __all__ = [
     "Diagnosis",
     "Fitted",
     "InputError",
+    "Levers",
     "PlanCheck",
     "RolloutSteps",
     "Setting",
@@ -80,6 +84,7 @@ __all__ = [
     "diagnose",
     "fit",
     "flags",
+    "levers",
     "load",
     "plan",
     "rl",

@@ -41,6 +41,8 @@ class Terms:
         example="give at least 1", control="minibatches drawn", stops=(4, 8, 16, 50, 200))  # fmt: skip
     seed: int = option(FROM_ZERO, BATCH, 0, letter="S", help="random seed of the shuffle")
     in_order: bool = option(FLAG, BATCH, False, help="keep the recorded order, RL steps and groups")
+    group_by_length: bool = option(FLAG, BATCH, False,
+        help="draw batches of samples alike in length, as transformers does where it is told so")  # fmt: skip
     whole: bool = option(FLAG, ROWS, False, help="the trace is the whole dataset, not a sample of it")
     trainer: str | None = option(TEXT, ROWS, brief=True, letter="T",
         help="rank what this trainer runs by itself, such as trl")  # fmt: skip
@@ -53,6 +55,10 @@ class Terms:
 
     def __post_init__(self) -> None:
         self._refuse(TERMS)
+        if self.in_order and self.group_by_length:
+            raise InputError(
+                "--in-order and --group-by-length", fix="each says which samples a batch has: leave one out"
+            )
 
     def _refuse(self, options: Mapping[str, Any]) -> None:
         for name, about in options.items():

@@ -12,6 +12,7 @@ from odcsim.support import budget
 from odcsim.support.numbers import counted
 
 MAX_LENGTH = 2**31 - 1
+GOLDEN = (5**0.5 - 1) / 2
 DRAWN, MINIBATCH = 400, 4000  # bytes that a sample and a minibatch take, drawn and in all that a command makes of them
 COLUMNS = ("lengths", "counts", "loss", "group", "step", "bundle")
 
@@ -148,14 +149,15 @@ class Trace(Printable):
         return self.lengths[self.rows(ids)]
 
     def minibatches(
-        self, samples: int, count: int, *, seed: int = 0, in_order: bool = False
+        self, samples: int, count: int, *, seed: int = 0, in_order: bool = False, alike: int = 0
     ) -> list[NDArray[np.int64]]:
-        """`count` minibatches of sample ids: from a seeded shuffle, or as recorded and never across an RL step.
+        """`count` minibatches of sample ids: from a seeded shuffle, or as recorded and never across an RL step. With
+        `alike`, as many samples of a shuffle are sorted by length before minibatches are cut of them.
 
         Of so many `samples` each, or of so many bundles.
         """
         if self.bundle is not None:
-            drawn = self.bundles.minibatches(samples, count, seed=seed, in_order=in_order)
+            drawn = self.bundles.minibatches(samples, count, seed=seed, in_order=in_order, alike=alike)
             edges = np.append(_firsts(self.bundle), self.size)
             return [ranges(edges[bundles], edges[bundles + 1]) for bundles in drawn]
         if samples < 1 or count < 1:
@@ -171,9 +173,11 @@ class Trace(Printable):
             # Passes over the data without replacement. Only what is needed of a pass is drawn: memory follows the draw.
             rng = np.random.default_rng(seed)
             while len(minibatches) < count:
-                fill = min(self.size // samples, count - len(minibatches))
+                left = count - len(minibatches)
+                fill = min(self.size // samples, max(left, -(-alike // samples)))
                 ids = rng.choice(self.size, fill * samples, replace=False).astype(np.int64, copy=False)
-                minibatches.extend(ids.reshape(fill, samples))
+                batches = self._alike(ids, samples, alike, rng) if alike else ids.reshape(fill, samples)
+                minibatches.extend(batches[:left])
             return minibatches
         if self.counts is not None:
             raise InputError(f"'{self.name}' is a table and has no recorded order", fix="leave out --in-order")
@@ -186,6 +190,19 @@ class Trace(Printable):
             fix = "use fewer devices, fewer samples per device, or leave out --in-order"
             raise InputError(problem, fix=fix)
         return [np.arange(start, start + samples, dtype=np.int64) for start in np.resize(starts, count)]
+
+    def _alike(self, ids: NDArray[np.int64], samples: int, alike: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """As many ids at a time are sorted by length, and minibatches cut of all; those that begin in one part are in
+        an order of which every beginning has long and short ones."""
+        parts = (ids[first : first + alike] for first in range(0, len(ids), alike))
+        sorted_ids = np.concatenate([part[np.argsort(-self.take(part), kind="stable")] for part in parts])
+        batches = sorted_ids.reshape(-1, samples)
+        spread = (rng.random() + np.arange(len(batches)) * GOLDEN) % 1
+        part = np.arange(len(batches)) * samples // alike
+        places = np.lexsort((spread, part))
+        order = np.empty_like(places)
+        order[places] = np.arange(len(places))
+        return np.asarray(batches[order])
 
     @property
     def steps(self) -> list[NDArray[np.int64]]:

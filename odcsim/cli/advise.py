@@ -46,22 +46,27 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.advice import searched
+    from odcsim.decide.levers import levers
     from odcsim.say import advice_words, terminal
     from odcsim.support.progress import progress
 
     wish = _wish(args)
     with progress("searching", len(wish.gpus) * len(wish.devices)) as advance:
         advice = searched(wish, advance=advance)
-    if args.html is not None:
-        from odcsim.show.pages.answer_pages import write_advice
-
-        write_advice(advice, args.html)
     if args.json:
         options.print_json(advice.as_json())
     elif args.csv:
         options.write_csv(advice.as_json()["rows"])
-    else:
-        terminal.show(advice_words.answer(advice))
+    if args.html is None and (args.json or args.csv):
+        return
+    with progress("looking for what would cost less", 1):
+        found = levers(advice) if advice.rent else None
+    if args.html is not None:
+        from odcsim.show.pages.answer_pages import write_advice
+
+        write_advice(advice, args.html, found)
+    if not (args.json or args.csv):
+        terminal.show(advice_words.answer(advice, levers=found))
 
 
 def _wish(args: argparse.Namespace) -> "Wish":

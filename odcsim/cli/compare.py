@@ -14,6 +14,7 @@ from odcsim.support.progress import progress
 
 if TYPE_CHECKING:
     from odcsim.decide.comparison import Comparison
+    from odcsim.decide.levers import Levers
     from odcsim.decide.setting import Setting
 
     Swept = Sequence[tuple[int, Comparison]]
@@ -46,6 +47,7 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from odcsim.decide.comparison import compare, limits, pairs, sweep_max_tokens
+    from odcsim.decide.levers import levers
 
     setting = _setting(args)
     with progress("comparing", len(pairs(setting))) as advance:
@@ -55,14 +57,16 @@ def _run(args: argparse.Namespace) -> None:
         points = limits(setting.trace.fullest, args.sweep_max_tokens)
         with progress("sweeping", len(points)) as advance:
             swept = sweep_max_tokens(setting, points, advance=advance)
+    quiet = args.json or args.csv
+    found = None if quiet and args.html is None else levers(comparison)
     if args.html is not None:
         from odcsim.show.pages.report import write_report
 
-        write_report(comparison, args.html, swept)
-    if args.json or args.csv:
+        write_report(comparison, args.html, swept, found=found)
+    if quiet:
         print_rows(comparison, swept, as_csv=args.csv)
     else:
-        show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide)
+        show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide, found=found)
     if smallest := misfit(comparison):
         print(f"odcsim compare: {smallest}", file=sys.stderr)
 
@@ -113,12 +117,13 @@ def show(
     html: str | None,
     terms: bool = False,
     wide: bool = False,
+    found: "Levers | None" = None,
 ) -> None:
-    """Print the comparison. `html`: the report that was written of it."""
+    """Print the comparison, with its levers. `html`: the report that was written of it."""
     from odcsim.decide.decision import decide
     from odcsim.say import comparison_words, terminal
 
-    terminal.show(comparison_words.answer(comparison, wide=wide))
+    terminal.show(comparison_words.answer(comparison, wide=wide, levers=found))
     if terms:
         terminal.show_table(comparison_words.memory_table(decide(comparison)))
     if swept:

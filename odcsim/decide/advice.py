@@ -158,7 +158,6 @@ class Offer:
     own: Pick | None = None  # the best that a trainer which was asked for runs by itself
     ways: int = 0  # that fit
     kept_out: KeptOut | None = None  # by memory, from being chosen
-    busy: float = 0.0  # devices that a step's work keeps busy at most: all of it over its heaviest sample
 
     @property
     def name(self) -> str:
@@ -282,6 +281,11 @@ class Advice(Result):
         good = capacity.roomiest(self.within)
         return min((o for o in good if o.spent <= NEAR * good[0].spent), key=lambda o: o.seconds, default=None)
 
+    @property
+    def basis(self) -> str:
+        """What the rows spend is of."""
+        return f"the whole run, {epochs(self.wish.epochs)}"
+
     def records(self) -> list[dict[str, Any]]:
         """Its offers, flat."""
         return [tables.flat(row) for row in self.as_json()["rows"]]
@@ -293,7 +297,7 @@ class Advice(Result):
             "schema": 1,
             "inputs": wish.inputs(),
             "held_fixed": {**recipe.written(HELD), "searched_by": MORE},
-            "basis": f"the whole run, {epochs(wish.epochs)}",  # of what the rows spend
+            "basis": self.basis,
             "rows": [{**offer.as_json(), "within": offer.within(wish)} for offer in self.offers],
             "refused": [asdict(one) for one in self.refused],
         }
@@ -413,7 +417,7 @@ def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
     if chosen is None:
         return Refused(name, devices, _why_not(site))
     kept = None if trainer else search.kept_out(site, chosen.way)  # a trainer's own ways are not screened
-    return Offer(name, devices, chosen, without, with_it, own_run, len(every), kept, site.busy)
+    return Offer(name, devices, chosen, without, with_it, own_run, len(every), kept)
 
 
 def run(way: Way) -> Pick:

@@ -39,7 +39,7 @@ def question_by(words: Mapping[str, Any]) -> Question:
 
 def setting_of(question: Question, *, limited: bool = True) -> Setting:
     """Not `limited`: without the search for a token limit, where nobody gave one."""
-    share = question.share
+    share, question = question.share, read(question)
     cost = cost_of(
         question.model,
         question.gpu,
@@ -50,12 +50,13 @@ def setting_of(question: Question, *, limited: bool = True) -> Setting:
         recipe=question.recipe,
     )
     unsharded = Setting(
-        lengths_of(question),
+        question.trace,
         replace(cost, on_demand_cost=question.on_demand_cost),
         share,
         question.max_tokens or 0,
         model_asked=question.model,
         global_batch=question.global_batch or 0,
+        question=question,
         **{name: getattr(question, name) for name in TERMS},
     )
     setting = sharding.by_rule(unsharded)

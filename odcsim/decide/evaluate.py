@@ -119,7 +119,7 @@ def evaluate(
                     beginnings[name] = replace(file, schedules=(*known, *file.schedules)[:few])
             del plans  # before the next ones are made
     carried = np.array([len(one) for one in ids], dtype=np.int64), np.array(tokens, dtype=np.int64)
-    rows, usages = list[Row](), list[Usage]()
+    rows, usages, busy = list[Row](), list[Usage](), _busy(weights, workers)
     for (balancer, sync), pieces in parts.items():
         usage, way = metrics.join([piece.usage for piece in pieces]), Way(setting, balancer, sync)
         most = max(piece.fullest for piece in pieces), trace.longest
@@ -133,6 +133,7 @@ def evaluate(
             replace(
                 row,
                 microbatches=sum(piece.microbatches for piece in pieces) / len(ids) / workers,
+                busy=busy,
                 fidelity=least_trusted(piece.fidelity for piece in pieces),
                 over_full=float(np.concatenate(full).sum()) / seconds if full and seconds else None,
                 made=own,
@@ -140,6 +141,12 @@ def evaluate(
         )
         usages.append(usage)
     return Evaluation(setting, tuple(rows), tuple(usages), _draws(setting, ids, weights), limit)
+
+
+def _busy(weights: Sequence[Floats], workers: int) -> float | None:
+    """Devices that so heavy samples of minibatches keep busy at most, all of them together."""
+    least = sum(max(float(of.max()), float(of.sum()) / workers) for of in weights)
+    return sum(float(of.sum()) for of in weights) / least if least else None
 
 
 def _draws(setting: Setting, ids: Sequence[Ints], weights: Sequence[Floats]) -> Draws:
@@ -150,7 +157,16 @@ def _draws(setting: Setting, ids: Sequence[Ints], weights: Sequence[Floats]) -> 
     if trace.bundle is not None:
         dealt = [np.searchsorted(trace.starts(np.arange(trace.size)), each) for each in dealt]
     file, siblings = in_file(trace, setting.cost), trace.siblings
-    return draws(dealt, weights, trace.bundles.size, kin=kin, file=file, siblings=siblings, whole=setting.whole)
+    return draws(
+        dealt,
+        weights,
+        trace.bundles.size,
+        kin=kin,
+        file=file,
+        siblings=siblings,
+        whole=setting.whole,
+        together=max(1, -(-setting.alike // setting.batch)),
+    )
 
 
 def in_file(trace: Trace, cost: Cost) -> Floats | None:

@@ -41,13 +41,6 @@ class Site:
     def trace(self) -> Trace:
         return self.question.trace  # type: ignore[no-any-return]
 
-    @property
-    def busy(self) -> float:
-        """Devices that a minibatch can keep busy, on average: a sample is one device's, and the heaviest sets the
-        pace."""
-        weights = [one.weights for one in self.plans.draw(self.settings[0])]
-        return float(sum(of.sum() for of in weights) / sum(of.max() for of in weights))
-
     def ways(self) -> list[Way]:
         """Every way to screen that fits memory, or is tight where none does: the trainer's own, and ours."""
         every = list[Way]()
@@ -83,7 +76,8 @@ def site(question: Question) -> Site:
     only what they can be derived for: beside them, estimates would compare two sources and not two ways."""
     recipe = question.recipe
     if (trainer := stock.find(question.trainer)) is not None:
-        stock.check(question.trace, replace(recipe, recompute="full", sharding="full"), trainer)
+        plain = replace(recipe, recompute="full", sharding="full")
+        stock.check(question.trace, plain, trainer, by_length=question.group_by_length)
 
     def setting(again: str, sharding: str) -> Setting:
         one = replace(question, recipe=replace(recipe, recompute=again, sharding=sharding))

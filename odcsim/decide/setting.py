@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,12 +21,13 @@ from odcsim.executors.simulation import makespans
 from odcsim.neighbours import named
 from odcsim.profile import TRANSFERS, Profile
 from odcsim.program import SYNC_TABLE
-from odcsim.question import Terms
+from odcsim.question import Question, Terms
 from odcsim.recipe import USUAL, Recipe
 from odcsim.schedule import NOTHING, Flat, Header, Schedule, ScheduleFile
 from odcsim.support.values import expect
 from odcsim.trace import Trace
 
+SORTED = 50  # batches of one device whose samples are sorted by length together
 MEET = tuple(name for name, sync in SYNC_TABLE.items() if sync.meets)
 
 
@@ -44,6 +45,7 @@ class Setting(Printable, Terms):
     stepped: bool = False  # a minibatch is what one recorded step held, of a run that exists
     limits_tried: int = 0  # of which the limit was chosen; 0: somebody gave it, or it is the longest sample
     sharded_by: str = ""  # the rule's reason for the sharding, where nodes are several and nobody chose
+    question: Question | None = field(default=None, compare=False)  # that it came of, with its lengths read
 
     @property
     def limit(self) -> int:
@@ -53,6 +55,13 @@ class Setting(Printable, Terms):
     def batch(self) -> int:
         """Samples of a step, of all workers."""
         return self.minibatch * self.cost.workers
+
+    @property
+    def alike(self) -> int:
+        """Samples that are sorted by length together: some batches of one device, of which not even four groups may be
+        left of few samples (transformers 5.24: `get_length_grouped_indices`)."""
+        few = self.trace.bundles.size // (4 * self.minibatch)
+        return max(1, min(few, SORTED)) * self.minibatch if self.group_by_length else 0
 
     @property
     def device_tokens(self) -> float:
@@ -78,7 +87,8 @@ class Setting(Printable, Terms):
         self.check()
         if self.stepped:
             return self.trace.steps[: self.minibatches]
-        return self.trace.minibatches(self.batch, self.minibatches, seed=self.seed, in_order=self.in_order)
+        batch, count = self.batch, self.minibatches
+        return self.trace.minibatches(batch, count, seed=self.seed, in_order=self.in_order, alike=self.alike)
 
 
 def cost_of(

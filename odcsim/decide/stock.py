@@ -57,7 +57,7 @@ def choose(setting: Setting) -> list[Way]:
     if (trainer := find(setting.trainer)) is None:
         return []
     limit, memory = given_limit(setting), setting.cost.cluster.memory_bytes or 0.0
-    check(setting.trace, setting.cost.recipe, trainer)
+    check(setting.trace, setting.cost.recipe, trainer, by_length=setting.group_by_length)
     for room_for in (capacity.filled(memory), memory, 0.0):
         fastest = list[Way]()
         for sync in trainer.syncs:
@@ -80,9 +80,12 @@ def pace(way: Way) -> float:
     return Plans(FEW).pace(way, FEW)
 
 
-def check(trace: Trace, recipe: Recipe, trainer: Neighbour) -> None:
+def check(trace: Trace, recipe: Recipe, trainer: Neighbour, *, by_length: bool = False) -> None:
     """Refuse what the trainer cannot be told, and what it does not train on."""
-    if lacks := lacking(trainer, recipe):
+    lacks = lacking(trainer, recipe)
+    if by_length and "by_length" not in trainer.knows:
+        lacks = ["--group-by-length", *lacks]
+    if lacks:
         raise InputError(f"{lacks[0]} with --trainer {trainer.name}", fix="its settings do not say it: leave it out")
     if trace.bundle is not None and "pairs" not in trainer.knows:
         known = ", ".join(name for name, other in TRAINERS.items() if "pairs" in other.knows)
@@ -115,8 +118,10 @@ def ways(setting: Setting, sync: str, memory: float, limit: int = 0) -> Iterator
 
 
 def packs(setting: Setting) -> bool:
-    """Whether samples go into rows: those that stay together do not, nor those that are kept in steps of RL."""
-    return setting.trace.bundle is None and not (setting.in_order and setting.trace.step is not None)
+    """Whether samples go into rows: those that stay together do not, nor those that are kept in steps of RL
+    or drawn by length."""
+    in_steps = setting.in_order and setting.trace.step is not None
+    return setting.trace.bundle is None and not in_steps and not setting.group_by_length
 
 
 def worst(trace: Trace, each: int, *, padded: bool) -> int:

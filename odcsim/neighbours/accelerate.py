@@ -29,6 +29,8 @@ def batch_settings(row: ChosenRow) -> Settings:
         "--gradient_checkpointing": row.recipe.recomputes,
         "--bf16": True,
     }
+    if row.group_by_length:
+        settings["--train_sampling_strategy"] = "group_by_length"
     if row.meets_each:
         settings["--accelerator_config"] = f"'{json.dumps(EACH_BATCH)}'"
     return settings
@@ -41,7 +43,7 @@ ACCELERATE = Neighbour(
     settings,
     LAST,
     "batches as they come, padded to the longest of each",
-    frozenset({"hybrid", "moments"}),
+    frozenset({"hybrid", "moments", "by_length"}),
     "docs/hugging-face.md",
     rules=(Rule(IN_PADDED, "batches as they come, padded to the longest of each"),),
     assumes=PLAIN,

@@ -55,6 +55,7 @@ class ChosenRow:
     data: str = ""
     samples_made: float = 0.0  # of a step, where a trainer makes it by itself
     tokens_made: float = 0.0
+    group_by_length: bool = False
 
     @property
     def nodes(self) -> int:

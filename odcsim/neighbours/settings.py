@@ -72,7 +72,11 @@ def flags(
         raise InputError(f"--rollouts {rollouts}, and {trainer} generates none", fix=f"leave it out; for {those} alone")
     given = _read(result)
     one = _pick(given, neighbour, row)
-    return TrainerFlags(neighbour, _row_of(given.key("inputs"), one, rollouts))
+    row_there = _row_of(given.key("inputs"), one, rollouts)
+    if row_there.group_by_length and "by_length" not in neighbour.knows:
+        fix = "its settings do not say it: ask again without"
+        raise InputError(f"--group-by-length, and {trainer} has none", where=given.where, fix=fix)
+    return TrainerFlags(neighbour, row_there)
 
 
 def _read(result: Any) -> Given:
@@ -193,6 +197,7 @@ def _row_of(inputs: Given, row: Given, rollouts: int) -> ChosenRow:
         data=str(both.key("trace", "").value),
         samples_made=float(own.key("samples", 0).number()),
         tokens_made=float(own.key("tokens", 0).number()),
+        group_by_length=both.key("group_by_length", False).flag(),
     )
 
 

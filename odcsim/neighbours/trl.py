@@ -60,7 +60,7 @@ TRL = Neighbour(
     settings,
     LAST,
     "best fit decreasing into packs, which come to devices in turn",
-    frozenset({"hybrid", "rank", "moments", "pairs"}),
+    frozenset({"hybrid", "rank", "moments", "pairs", "by_length"}),
     "docs/trl.md",
     deal=deal,
     help="TRL's rows, even in squares of lengths",

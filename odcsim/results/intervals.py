@@ -31,6 +31,7 @@ CLEAR = 3.5  # standard errors from which on neighbours are alike by no chance
 SHORT = 1.5  # standard errors, below which likeness ends
 RUNS = 20  # as many must a file have, at least, of runs that are found in it
 REACH = 128  # samples of a run, at most
+PARTS = 8  # whose seconds tell how far off they are
 LOOKED_AT = 1 << 15  # samples of a file, for runs
 
 
@@ -51,10 +52,23 @@ class Draws:
     kin: Ints | float | None = None  # ... and its prompt, or how alike siblings are; None: it is in the file's order
     like: Floats = field(default_factory=lambda: np.ones(1))  # how alike samples of each kind of pair are by their work
     of: float = math.inf  # samples that there are, of which the trace is a part
+    # Where samples alike in length meet: minibatches to a part that chance alone drew; of few parts instead the order
+    # of draws in minibatches by chance, and each draw's share of its own.
+    together: int = 1
+    mixed: tuple[Ints, Floats] | None = None
 
     def of_all(self, size: int) -> "Draws":
         """The same where so many samples are all that there is: what has been drawn of them is known."""
         return replace(self, of=size)
+
+    def by_chance(self, seconds: Floats) -> Floats:
+        """The seconds of what chance drew."""
+        if self.mixed is None:
+            whole = len(seconds) // self.together * self.together if self.together > 1 else len(seconds)
+            return np.asarray(seconds[:whole].reshape(-1, self.together).sum(axis=1))
+        order, shares = self.mixed
+        each = (seconds[: self.distinct, None] * shares).ravel()[order]
+        return np.asarray(each.reshape(self.distinct, -1).sum(axis=1))
 
     def likeness(self, values: Floats) -> Floats:
         """How alike such values of samples are, of each kind of pair."""
@@ -87,21 +101,33 @@ def draws(
     file: Floats | None = None,
     siblings: tuple[int, float] = (1, 0.0),
     whole: bool = False,
+    together: int = 1,
 ) -> Draws:
     """`work` of the samples of each minibatch; `size` of the trace. `kin`: which prompt each is of, where samples of
     one are alike. `file`: the work of samples in its order, where it has one and no prompts are known. `siblings`: how
-    many are of one prompt and how alike, where nobody knows which. `whole`: the trace is all that there is. Minibatches
-    of unlike sizes were recorded: each sample is in one of them."""
+    many are of one prompt and how alike, where nobody knows which. `whole`: the trace is all that there is.
+    Of so many minibatches `together` chance drew the samples, and not which of them meet. Minibatches of unlike sizes
+    were recorded: each sample is in one of them."""
     if len({len(minibatch) for minibatch in ids}) > 1:
         return apart(len(ids))
     repeats = (n for n, minibatch in enumerate(ids[1:], 1) if np.array_equal(minibatch, ids[0]))
     distinct = next(repeats, len(ids)) if len(ids[0]) < size else len(ids)
     numbers, loads = np.stack(ids[:distinct]), np.stack(work[:distinct])
+    mixed = None
+    if distinct // together >= PARTS:
+        distinct //= together
+        numbers = numbers[: distinct * together].reshape(distinct, -1)
+        loads = loads[: distinct * together].reshape(distinct, -1)
+    elif together > 1:
+        order, together = np.random.default_rng(0).permutation(numbers.size), 1
+        mixed = order, loads / loads.sum(axis=1, keepdims=True)
+        numbers, loads = numbers.ravel()[order].reshape(numbers.shape), loads.ravel()[order].reshape(loads.shape)
     of = np.zeros(0) if file is None or kin is not None or siblings[0] > 1 else file[:LOOKED_AT]
     pairs = _pairs(numbers, _reach_of(of))
     kinship: Ints | float | None = None
     if kin is not None:
-        prompts, first = np.stack(kin[:distinct]), np.unique(numbers, return_index=True)[1]
+        prompts, first = np.concatenate(kin), np.unique(numbers, return_index=True)[1]
+        prompts = (prompts if mixed is None else prompts[mixed[0]])[: numbers.size].reshape(numbers.shape)
         pairs = np.concatenate([pairs, _pairs(prompts) - pairs])
         of, kinship = loads.ravel()[first], prompts.ravel()[first]
     elif siblings[0] > 1 and size > 1:  # as many pairs of them as there are by chance
@@ -113,7 +139,8 @@ def draws(
         over = (np.maximum(work - bend, 0.0) for bend in np.quantile(loads, BENDS))
         return np.stack([*(work**power for power in POWERS), *over], axis=-1)
 
-    about = Draws(distinct, pairs, terms(loads).sum(axis=1), numbers.shape[1], size, terms(of), kinship)
+    sums = terms(loads).sum(axis=1)
+    about = Draws(distinct, pairs, sums, numbers.shape[1], size, terms(of), kinship, together=together, mixed=mixed)
     return replace(about, like=about.likeness(of), of=size if whole else math.inf)
 
 
@@ -194,6 +221,7 @@ def interval(above: Floats, below: Floats, draws: Draws, level: float = LEVEL) -
     """Interval of sum(above) / sum(below), of the same minibatches: 95 %, unless the `level` of its upper end is
     another. One minibatch alone gives none but itself."""
     ratio, count = float(above.sum() / below.sum()), draws.distinct
+    above, below = draws.by_chance(above), draws.by_chance(below)
     off = (above / above.mean() - below / below.mean())[:count]
     off = off - off.mean()
     share, like = _single(off, draws)

@@ -61,6 +61,7 @@ class Row:
     mfu: float | None = None  # they over the datasheet's; None where that is not known
     hfu: float | None = None  # with what is computed again
     microbatches: float = 0.0  # of a device in a minibatch, on average: steps of gradient accumulation
+    busy: float | None = None  # devices that a minibatch's work fills at most, since its longest sample is one's own
     fidelity: str = ""  # of the seconds, for its schedules
     made: Made | None = None  # by a trainer, by itself
 

@@ -11,6 +11,7 @@ WORDS = {
     "BreakEven": "break_even_words",
     "Comparison": "comparison_words",
     "Diagnosis": "diagnosis_words",
+    "Levers": "lever_words",
     "RolloutSteps": "rl_words",
     "Setting": "setting_words",
 }

@@ -7,17 +7,17 @@ from odcsim.answer import Answer, AnswerTable
 from odcsim.decide import stock
 from odcsim.decide.advice import Advice, Offer, Wish
 from odcsim.decide.decision import NOTABLE
+from odcsim.decide.levers import Levers
 from odcsim.decide.remedies import outliers, remedies
 from odcsim.decide.whole_run import epochs
 from odcsim.recipe import SEARCHED
 from odcsim.results import capacity
-from odcsim.say import comparison_words, row_words, setting_words
+from odcsim.say import comparison_words, lever_words, row_words, setting_words
 from odcsim.say.row_words import COLUMNS
 from odcsim.say.spending_words import interval_of, spent_by
 from odcsim.support.numbers import counted, duration, hours, money
 
 OFFERS = "Every number of GPUs"
-HALF = 0.5  # of devices' time: where more of it is idle, half of them would do
 
 
 def question(wish: Wish) -> str:
@@ -34,7 +34,7 @@ def limits(wish: Wish) -> str:
     return late + (f" for {money(wish.budget)}" if wish.budget is not None else "")
 
 
-def answer(advice: Advice, *, wide: bool = False) -> Answer:
+def answer(advice: Advice, *, wide: bool = False, levers: Levers | None = None) -> Answer:
     """`wide`: with all columns of the offers."""
     wish = advice.wish
     ways = sum(offer.ways for offer in advice.offers)
@@ -42,9 +42,8 @@ def answer(advice: Advice, *, wide: bool = False) -> Answer:
     headline, *rest = sentences(advice)
     refused = [f"{one.name}: {one.why}" for one in advice.refused]
     about = f"{wish.question.model}, {wish.trace.name}"
-    return Answer(
-        "Advice", about, headline, asked, [offers(advice, wide=wide)] if advice.offers else [], [*refused, *rest]
-    )
+    tables = [offers(advice, wide=wide)] if advice.offers else []
+    return lever_words.beside(Answer("Advice", about, headline, asked, tables, [*refused, *rest]), levers)
 
 
 def offers(advice: Advice, *, wide: bool = False) -> AnswerTable:
@@ -74,7 +73,13 @@ def sentences(advice: Advice) -> list[str]:
     if rent is None:
         return list(_out_of_reach(advice))
     others = [offer for offer in advice.offers if offer is not rent]
-    lines = [_rent(advice.wish, rent, within), how(rent), *_idle(rent), *_memory(advice, rent, within), on_demand(rent)]
+    because = lever_words.why(rent.row, rent.chosen.way.cost.workers)
+    lines = [
+        f"{_rent(advice.wish, rent, within)}{because and f' {because}'}",
+        how(rent),
+        *_memory(advice, rent, within),
+        on_demand(rent),
+    ]
     return [*lines, *_next(rent, within, others), *_changes(advice.wish, rent, others), *_trust(advice, rent)]
 
 
@@ -116,15 +121,6 @@ def how(offer: Offer) -> str:
     packs = "1 microbatch" if one else f"{row.microbatches:.1f} microbatches"
     each = f"{counted(way.setting.minibatch, unit)} per device and step"
     return f"{by}: {each}, in {packs} of at most {way.setting.limit:,} tokens; {used}."
-
-
-def _idle(rent: Offer) -> Iterator[str]:
-    """Why so much of what is rented idles, where it does, and how many devices would do."""
-    if rent.row.idle > HALF and rent.busy < rent.devices:
-        words = (
-            f"a step's work is {max(1, round(rent.busy)):,} times that of its heaviest sample, which one device runs"
-        )
-        yield f"More than half of {rent.name} idles: {words}. No more devices than that can be busy."
 
 
 def _memory(advice: Advice, rent: Offer, within: Sequence[Offer]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from odcsim.catalog.estimates import memory
 from odcsim.decide import room, stock
 from odcsim.decide.comparison import Comparison
 from odcsim.decide.decision import NOTABLE, Decision, decide, rows_to_show
+from odcsim.decide.levers import Levers
 from odcsim.decide.limit import limits
 from odcsim.decide.remedies import remedies
 from odcsim.decide.whole_run import epochs
@@ -20,7 +21,7 @@ from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.results.intervals import Draws
 from odcsim.results.summary import Made, Row, best_first
-from odcsim.say import row_words, setting_words
+from odcsim.say import lever_words, row_words, setting_words
 from odcsim.say.row_words import COLUMNS
 from odcsim.say.spending_words import (
     dollars_between,
@@ -39,7 +40,7 @@ BAR = 40  # characters
 SLIGHT = 0.1  # of a sample more that one stands for with those that are like it
 
 
-def answer(comparison: Comparison, *, wide: bool = False) -> Answer:
+def answer(comparison: Comparison, *, wide: bool = False, levers: Levers | None = None) -> Answer:
     """`wide`: all rows and columns. Rows without on-demand are a table alone."""
     setting, about = comparison.setting, setting_words.named(comparison.setting)
     question = setting_words.question(setting, limited=not comparison.stock)
@@ -55,7 +56,9 @@ def answer(comparison: Comparison, *, wide: bool = False) -> Answer:
     ]
     tables = [table(comparison, rows, wide=wide, decision=decision)]
     numbers = figures(comparison, decision)
-    return Answer("Comparison", about, headline(decision), question, tables, every, numbers)
+    because = lever_words.why(decision.chosen, setting.cost.workers)
+    first = f"{headline(decision)}{because and f' {because}'}"
+    return lever_words.beside(Answer("Comparison", about, first, question, tables, every, numbers), levers)
 
 
 def table(

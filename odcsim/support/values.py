@@ -82,7 +82,7 @@ class Given:
         raise InputError(f"{self.name} is {shown(self.value)}", where=self.where, fix=fix)
 
 
-def expect(given: Any, kind: type, name: str, maker: str) -> None:
+def expect(given: Any, kind: type | tuple[type, ...], name: str, maker: str) -> None:
     """At the door of a function: what another one makes."""
     if not isinstance(given, kind):
         raise InputError(f"no {name}: {shown(given)}", fix=f"give one as {maker} makes it")

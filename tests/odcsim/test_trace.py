@@ -145,3 +145,22 @@ def test_a_schedule_by_arrays_is_the_one_by_tuples(queue):
     assert made() == plain == copy.copy(made()) == pickle.loads(pickle.dumps(made())) == replace(made())
     assert repr(made()) == repr(plain)
     assert (made().queue, made().fullest) == (queue, 11)
+
+
+@given(st.lists(st.integers(1, 50), min_size=8, max_size=200), st.integers(1, 6), st.integers(1, 12), st.data())
+def test_samples_alike_in_length_meet(lengths, samples, count, data):
+    """As many at a time of a shuffle are sorted, the longest first, and minibatches cut of all of them."""
+    samples, alike = min(samples, len(lengths)), data.draw(st.integers(1, 60))
+    t = trace(lengths)
+    found = t.minibatches(samples, count, alike=alike)
+    assert len(found) == count
+    assert all(len(minibatch) == samples for minibatch in found)
+    fill = min(len(lengths) // samples, max(count, -(-alike // samples)))
+    rng = np.random.default_rng(0)
+    ids = rng.choice(len(lengths), fill * samples, replace=False)
+    order = [i for at in range(0, len(ids), alike) for i in sorted(ids[at : at + alike], key=lambda i: -lengths[i])]
+    plain = {tuple(order[at : at + samples]) for at in range(0, len(order), samples)}
+    first = {tuple(minibatch.tolist()) for minibatch in found[:fill]}
+    assert first <= plain
+    assert len(first) == min(fill, count)
+    assert [m.tolist() for m in found] == [m.tolist() for m in t.minibatches(samples, count, alike=alike)]

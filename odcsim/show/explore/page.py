@@ -39,6 +39,7 @@ def page(start: PageQuestion) -> Dash:
     drawn = [Output("pair", "figure"), Output("picture", "aria-label"), Output("caption", "children")]
     app.callback(*drawn, Input("asked", "data"))(_chart)
     app.callback(Output("break-even", "children"), Input("asked", "data"))(_break_even)
+    app.callback(Output("levers", "children"), Input("asked", "data"))(_levers)
     saved = [Output("report", "data"), Output("saved", "children")]
     app.callback(*saved, Input("save", "n_clicks"), State("asked", "data"))(_report)
     app.clientside_callback(_LINK, Output("linked", "children"), Input("asked", "data"))
@@ -75,6 +76,7 @@ def _layout(asked: PageQuestion) -> Any:
                 ]
             ),
             html.P(id="break-even", className="note", **{"aria-live": "polite"}),
+            html.Div(id="levers", className="scroll", **{"aria-live": "polite"}),
             html.H2("Every row"),
             html.Div(id="table", className="scroll", role="region", tabIndex=0, **{"aria-label": "Every row"}),
             html.H2("The same in a terminal"),
@@ -172,6 +174,23 @@ def _drawn(asked: PageQuestion) -> tuple[Any, str, Any]:
 
 def _break_even(search: Any) -> Any:
     return no_update if search is None else or_line(lambda: replies.break_even(read_link(search)), str)
+
+
+def _levers(search: Any) -> Any:
+    return no_update if search is None else or_line(lambda: _cheaper(read_link(search)), str)
+
+
+def _cheaper(asked: PageQuestion) -> list[Any]:
+    """A table of changes beneath the cause, beneath each what it does to training."""
+    said, shown = replies.levers(asked), list[Any]()
+    for table in said.tables:
+        head = html.Thead(html.Tr([html.Th(name, scope="col") for name in table.head]))
+        rows = []
+        for row, details in zip(table.rows, table.details, strict=True):
+            rows.append(html.Tr([html.Th(row[0], scope="row"), *(html.Td(cell) for cell in row[1:])]))
+            rows += [html.Tr(html.Td(line, colSpan=len(table.head))) for line in details]
+        shown += [html.Table([html.Caption(table.says), head, html.Tbody(rows)])]
+    return [html.H2(table.name) for table in said.tables[:1]] + [html.P(said.headline), *shown]
 
 
 def _report(clicks: Any, search: Any) -> tuple[Any, str]:

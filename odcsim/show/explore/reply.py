@@ -5,15 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from odcsim import neighbours
+from odcsim.answer import Answer
 from odcsim.decide.break_even import draw, lead, network, plans
 from odcsim.decide.comparison import Comparison, compare, pairs
 from odcsim.decide.decision import Decision, decide
+from odcsim.decide.levers import levers as found_levers
 from odcsim.decide.setting import Drawn, Setting, assign
 from odcsim.plots.gantt import panels
 from odcsim.results.summary import best_first, priced
 from odcsim.say import row_words
 from odcsim.say.break_even_words import sentence
 from odcsim.say.comparison_words import advice, headline
+from odcsim.say.lever_words import answer
 from odcsim.schedule import ScheduleFile
 from odcsim.show.explore.controls import ROWS, PageQuestion, rows
 from odcsim.show.pages import report as pages
@@ -109,6 +112,12 @@ def _broken_even(asked: PageQuestion) -> str:
         return ""
     tried = f"{curve.spots[0].label} to {curve.spots[-1].label} {curve.unit}"
     return f"{curve.name.capitalize()}, {tried}: {sentence(curve)}"
+
+
+@memoize(ROWS, lambda *_: 1)
+def levers(asked: PageQuestion) -> Answer:
+    """Why devices idle, and what would cost less, as `odcsim compare` says it."""
+    return answer(found_levers(reply(asked).comparison))
 
 
 def report(asked: PageQuestion) -> str:

@@ -10,6 +10,7 @@ from odcsim.decide.advice import Advice
 from odcsim.decide.break_even import BreakEven
 from odcsim.decide.decision import NOTABLE
 from odcsim.decide.diagnosis.result import Diagnosis
+from odcsim.decide.levers import Levers
 from odcsim.plots.diagnosis import ran_step, worst
 from odcsim.plots.gantt import makespan
 from odcsim.plots.pareto import Priced, pareto
@@ -23,8 +24,8 @@ from odcsim.support.outputs import write_text
 from odcsim.timeline import Timeline
 
 
-def write_advice(advice: Advice, path: Path | str) -> None:
-    """With time and money of each offer drawn."""
+def write_advice(advice: Advice, path: Path | str, found: Levers | None = None) -> None:
+    """With time and money of each offer drawn. `found`: its levers, where something can be rented."""
     wish, offers, rent = advice.wish, advice.offers, advice.rent
     pictures = {}
     if offers:
@@ -37,7 +38,7 @@ def write_advice(advice: Advice, path: Path | str) -> None:
         drawn = pareto(points, money, deadline=wish.deadline, budget=budget)
         pictures = {advice_words.OFFERS: [plots.embed(drawn, "pareto")]}
     title = f"What to rent for {wish.question.model} on {wish.trace.name}"
-    answer = advice_words.answer(advice, wide=True)
+    answer = advice_words.answer(advice, wide=True, levers=found)
     write_text(Path(path), page.of_answer(answer, title, yes=rent is not None, pictures=pictures))
 
 

@@ -8,11 +8,12 @@ from odcsim import plots
 from odcsim.answer import AnswerTable
 from odcsim.decide.comparison import Comparison, inputs
 from odcsim.decide.decision import Decision, decide
+from odcsim.decide.levers import Levers, levers
 from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
 from odcsim.recipe import ASKED, CHOICES, PART
 from odcsim.results.summary import Row
-from odcsim.say import comparison_words, row_words, setting_words
+from odcsim.say import comparison_words, lever_words, row_words, setting_words
 from odcsim.show.pages import page
 from odcsim.support.numbers import counted, from_to, ratio
 from odcsim.support.outputs import write_text
@@ -25,13 +26,20 @@ def write_report(
     sweep: Sequence[tuple[int, Comparison]] = (),
     *,
     epochs: float | None = None,
+    found: Levers | None = None,
 ) -> None:
-    """`sweep` is what `sweep_max_tokens` returned, and `epochs` a whole training run, where somebody asked for them."""
+    """`sweep` is what `sweep_max_tokens` returned, and `epochs` a whole training run, where somebody asked for them.
+    `found`: its levers, where somebody has them."""
     expect(comparison, Comparison, "comparison", "odcsim.compare")
-    write_text(Path(path), report(comparison, sweep, epochs))
+    write_text(Path(path), report(comparison, sweep, epochs, found))
 
 
-def report(comparison: Comparison, sweep: Sequence[tuple[int, Comparison]] = (), epochs: float | None = None) -> str:
+def report(
+    comparison: Comparison,
+    sweep: Sequence[tuple[int, Comparison]] = (),
+    epochs: float | None = None,
+    found: Levers | None = None,
+) -> str:
     if epochs is not None:
         sweep = [(limit, _over(other, epochs)) for limit, other in sweep]
         comparison = _over(comparison, epochs)
@@ -43,6 +51,7 @@ def report(comparison: Comparison, sweep: Sequence[tuple[int, Comparison]] = (),
     body = [
         page.heading(title, 1),
         *_opening(comparison, decision),
+        *_levers(levers(comparison) if found is None else found),
         page.heading("Every balancer under every sync"),
         page.paragraph(f"{comparison_words.basis(comparison)} {order}", "note"),
         *_rows(comparison, decision),
@@ -77,6 +86,14 @@ def _opening(comparison: Comparison, decision: Decision) -> list[str]:
         page.answer([comparison_words.headline(decision)], yes=decision.pays),
         *(page.paragraph(sentence) for sentence in comparison_words.sentences(comparison, decision)),
     ]
+
+
+def _levers(found: Levers) -> list[str]:
+    """Why devices idle, and what would cost less."""
+    said = lever_words.answer(found)
+    tables = [part for one in said.tables for part in (page.table(one), page.paragraph(one.says, "note"))]
+    words = map(page.paragraph, (said.headline, *said.sentences))
+    return [page.heading(lever_words.NAME), *words, *tables] if found.cause else []
 
 
 def _rows(comparison: Comparison, decision: Decision) -> list[str]:

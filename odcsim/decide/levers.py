@@ -1,0 +1,237 @@
+"""What would make a run cheaper: its question with one thing changed, answered again.
+
+A figure is what the same command prints of the changed question. A lever is named where it costs notably less, and
+where it needs no more of a GPU's memory than estimates can be trusted for.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from odcsim.answer import Result
+from odcsim.decide import stock
+from odcsim.decide.advice import Advice, Offer, offer
+from odcsim.decide.asking import setting_of
+from odcsim.decide.cause import Cause, cause_of
+from odcsim.decide.comparison import Comparison
+from odcsim.decide.decision import NOTABLE, decide
+from odcsim.decide.evaluate import evaluate
+from odcsim.decide.remedies import WHOLE, lost
+from odcsim.decide.setting import Setting
+from odcsim.decide.way import Way
+from odcsim.decide.whole_run import WholeRun
+from odcsim.errors import InputError
+from odcsim.program import SHARDINGS
+from odcsim.question import TERMS, Question
+from odcsim.reading.limits import within
+from odcsim.reading.stats import quantiles
+from odcsim.recipe import RECOMPUTE
+from odcsim.results import capacity
+from odcsim.results.summary import Row, scaled
+from odcsim.support.values import expect
+
+BY_LENGTH, BATCH, GPUS, CUT = "by length", "batch", "GPUs", "cut"
+LIMIT, SHARDING, AGAIN = "limit", "sharding", "recompute"  # an advice has searched these
+TIMES = (2, 4)  # as large a batch, and as few GPUs
+SHORT = 0.99  # of samples are no longer than a cutoff that is tried
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A question with one thing changed."""
+
+    kind: str
+    flags: str  # as a command line has it
+    question: Question
+    lost: str = ""  # what a cutoff costs in samples and tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """A change, and the row of as many samples, or of the whole run, that it makes."""
+
+    change: Change
+    row: Row
+
+    def times(self, base: Row) -> float:
+        """Its cost over that of the run as it is."""
+        return self.row.gpu_hours / base.gpu_hours
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Levers(Result):
+    """`found`: cheapest first. `tried`: what brings nothing, or does not fit."""
+
+    base: Row  # the run as it is
+    workers: int
+    basis: str  # what rows spend is of
+    cause: Cause | None  # None where devices hardly idle, and nothing was tried
+    found: tuple[Lever, ...] = ()
+    tried: tuple[Change, ...] = ()
+
+
+def levers(result: Comparison | Advice) -> Levers:
+    """Of what a comparison comes to, or of what an advice says to rent."""
+    expect(result, (Comparison, Advice), "result", "odcsim.compare or odcsim.advise")
+    return _of_comparison(result) if isinstance(result, Comparison) else _of_advice(result)
+
+
+def _of_advice(advice: Advice) -> Levers:
+    wish, rent = advice.wish, advice.rent
+    if rent is None:
+        raise InputError("nothing here can be rented", fix="the advice says what would")
+    base, workers = rent.row, rent.chosen.way.cost.workers
+    found = Levers(base, workers, advice.basis, cause_of(base, workers))
+    if found.cause is None:
+        return found
+
+    def changed(change: Change) -> Row | None:
+        one = offer(replace(wish, question=change.question), rent.gpu, change.question.devices)
+        return one.row if isinstance(one, Offer) else None
+
+    every = changes(wish.on(rent.gpu, rent.devices), (BY_LENGTH, BATCH, GPUS, CUT))
+    return _try(found, (one for one in every if one.kind != GPUS or one.question.devices not in wish.devices), changed)
+
+
+def _of_comparison(comparison: Comparison) -> Levers:
+    setting, chosen = comparison.setting, decide(comparison).chosen
+    workers = setting.cost.workers
+    found = Levers(comparison.spent(chosen), workers, comparison.basis, cause_of(chosen, workers))
+    question = question_of(setting)
+    if found.cause is None or question is None:
+        return found
+
+    def changed(change: Change) -> Row | None:
+        other = _alike(setting, setting_of(change.question))
+        way = Way(other, *chosen.pair)
+        if chosen.made is not None:
+            way = min(stock.choose(other), key=stock.pace)
+        one = evaluate(way.setting, [way.pair], memory_limit=comparison.memory_limit)
+        if setting.epochs is not None:
+            return WholeRun(one, setting.epochs).shown(one.rows[0])
+        profile = setting.cost.profile
+        return scaled(one.rows[0], _samples(chosen) / _samples(one.rows[0]), (profile.low, profile.high))
+
+    kinds = (BY_LENGTH, BATCH, GPUS, LIMIT, CUT, AGAIN, *((SHARDING,) if setting.cost.cluster.nodes > 1 else ()))
+    return _try(found, changes(question, kinds), changed)
+
+
+def _samples(row: Row) -> float:
+    """That its minibatches hold."""
+    return row.samples_per_second_per_device * row.gpu_hours * 3600
+
+
+def _try(found: Levers, every: Iterator[Change], changed: Callable[[Change], Row | None]) -> Levers:
+    """Of several values of a choice that alone which costs least, but for batches and GPUs, which are some way."""
+    good, rest = list[Lever](), list[Change]()
+    for change in every:
+        try:
+            row = changed(change)
+        except InputError:  # nobody can run it
+            row = None
+        fits = row is not None and capacity.level(row) <= capacity.level(found.base)
+        if row is None or not fits or row.gpu_hours * NOTABLE > found.base.gpu_hours:
+            rest.append(change)
+        else:
+            good.append(Lever(change, row))
+    good.sort(key=lambda lever: lever.row.gpu_hours)
+    first = {lever.change.kind: lever for lever in reversed(good)}
+    kept = [lever for lever in good if lever.change.kind in (BATCH, GPUS) or first[lever.change.kind] is lever]
+    return replace(found, found=tuple(kept), tried=tuple(rest))
+
+
+def question_of(setting: Setting) -> Question | None:
+    """The question that a setting came of, with what has been said since; None where nobody asked one."""
+    question = setting.question
+    if question is None:
+        return None
+    terms: dict[str, Any] = {name: getattr(setting, name) for name in TERMS} | {"trace": setting.trace}
+    if question.global_batch:
+        terms["global_batch"] = setting.batch
+    else:
+        terms["minibatch"] = setting.minibatch
+    return replace(question, **terms, max_tokens=stock.given_limit(setting) or question.max_tokens)
+
+
+def _alike(setting: Setting, other: Setting) -> Setting:
+    """The other on machines as the setting has them, by the factor that a run was measured to take, where it has
+    those."""
+    cost, profile = other.cost, setting.cost.profile
+    if profile.factor and not cost.profile.factor:
+        longer = cost.profile.stretched(profile.factor)
+        low, high, origin = profile.low, profile.high, profile.origin
+        longer = replace(longer, fidelity=profile.fidelity, low=low, high=high, origin=origin)
+        cost = replace(cost, profile=longer)
+    return replace(other, cost=replace(cost, cluster=replace(setting.cost.cluster, gpus=cost.cluster.gpus)))
+
+
+def changes(question: Question, kinds: tuple[str, ...]) -> Iterator[Change]:
+    """Everything that is tried, by kind."""
+    for kind in kinds:
+        yield from (Change(kind, *one) for one in CHANGES[kind](question))
+
+
+Changed = Iterator[tuple[str, Question] | tuple[str, Question, str]]
+
+
+def _by_length(question: Question) -> Changed:
+    if not question.group_by_length and not question.in_order:
+        yield "--group-by-length", replace(question, group_by_length=True)
+
+
+def _batch(question: Question) -> Changed:
+    share, batch = question.share, question.global_batch
+    for times in TIMES:
+        if times * share * question.devices <= question.trace.bundles.size:
+            if batch:
+                yield f"--global-batch {times * batch}", replace(question, global_batch=times * batch)
+            else:
+                yield f"--minibatch {times * share}", replace(question, minibatch=times * share)
+
+
+def _gpus(question: Question) -> Changed:
+    """Fewer, for the same batch."""
+    for times in TIMES:
+        fewer = question.devices // times
+        if question.devices % times:
+            continue
+        if question.global_batch:
+            yield f"--devices {fewer}", replace(question, devices=fewer)
+        else:
+            share = question.share * times
+            yield f"--devices {fewer} --minibatch {share}", replace(question, devices=fewer, minibatch=share)
+
+
+def _limit(question: Question) -> Changed:
+    if question.max_tokens is not None:
+        yield "no --max-tokens", replace(question, max_tokens=None)
+
+
+def _cut(question: Question) -> Changed:
+    trace = question.trace
+    at = int(quantiles(trace, [SHORT])[0]) // WHOLE * WHOLE
+    if 0 < at < trace.longest:
+        yield f"--truncate {at}", replace(question, trace=within(trace, at)[0]), lost(trace, at)
+
+
+def _sharding(question: Question) -> Changed:
+    for how in SHARDINGS:
+        if question.recipe.sharding != how:
+            yield f"--sharding {how}", replace(question, recipe=question.recipe.by(sharding=how))
+
+
+def _again(question: Question) -> Changed:
+    for how in RECOMPUTE:
+        if question.recipe.recompute != how:
+            yield f"--recompute {how}", replace(question, recipe=question.recipe.by(recompute=how))
+
+
+CHANGES: dict[str, Callable[[Question], Changed]] = {
+    BY_LENGTH: _by_length,
+    BATCH: _batch,
+    GPUS: _gpus,
+    LIMIT: _limit,
+    CUT: _cut,
+    SHARDING: _sharding,
+    AGAIN: _again,
+}

@@ -1,0 +1,98 @@
+"""Why devices idle, and what would make the run cheaper, in words."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from odcsim.answer import Answer, AnswerTable
+from odcsim.decide.cause import LAYERS, LONGEST, REST, SHARES, TRANSFERS, Cause, cause_of
+from odcsim.decide.levers import AGAIN, BATCH, BY_LENGTH, CUT, GPUS, LIMIT, SHARDING, Change, Levers
+from odcsim.results.summary import Row
+from odcsim.say import row_words
+from odcsim.say.spending_words import spent_by
+from odcsim.support.numbers import hours
+
+NAME = "What would cost less"
+# What a change does to training.
+TRAINS = {
+    BY_LENGTH: "a step's samples are alike in length: some steps have short ones, some long ones",
+    BATCH: "fewer, larger steps: the learning rate has to follow",
+    GPUS: "the same training",
+    LIMIT: "the same training",
+    CUT: "{lost}",
+    SHARDING: "the same training",
+    AGAIN: "the same training",
+}
+WHY = {
+    LAYERS: "ranks meet in every layer, and the microbatches that meet there are not equally long",
+    SHARES: "the work of a step is not dealt evenly",
+    TRANSFERS: "transfers take longer than the compute beside them",
+    REST: "it goes at the beginning and the end of passes, where nothing overlaps",
+}
+
+
+def why(row: Row, workers: int) -> str:
+    """In a sentence; nothing where devices hardly idle."""
+    cause = cause_of(row, workers)
+    return "" if cause is None else f"Devices idle {row.idle:.0%} of the time: {_why(cause, row, workers)}."
+
+
+def _why(cause: Cause, row: Row, workers: int) -> str:
+    if cause.kind != LONGEST:
+        return WHY[cause.kind]
+    others = workers - 1
+    wait = "1 waits" if others == 1 else f"{others:,} wait"
+    filled = f"all the work of a step would fill {row.busy or 0:.1f} of {workers:,}"
+    return f"one long sample keeps 1 GPU busy while {wait}, and {filled}"
+
+
+def answer(levers: Levers) -> Answer:
+    base = levers.base
+    because = why(base, levers.workers)
+    if levers.cause is None:
+        return Answer("Levers", base.name, f"Devices idle {base.idle:.0%} of the time: there is little to gain.")
+    return Answer("Levers", base.name, f"{because} {first(levers)}", "", tables(levers), list(rest(levers)))
+
+
+def beside(answer: Answer, levers: Levers | None) -> Answer:
+    """An answer with its levers: the cheapest behind its headline, all of them behind its tables."""
+    if levers is None or levers.cause is None:
+        return answer
+    headline = f"{answer.headline} {first(levers)}"
+    every = [*answer.tables, *tables(levers)]
+    return replace(answer, headline=headline, tables=every, sentences=[*rest(levers), *answer.sentences])
+
+
+def first(levers: Levers) -> str:
+    """The cheapest change."""
+    if not levers.found:
+        return "No single change that was tried makes it notably cheaper."
+    one = next((lever for lever in levers.found if lever.change.kind != CUT), levers.found[0])
+    return f"Cheaper: {one.change.flags}, {_spent(one.row)} ({one.times(levers.base):.2f} times the cost)."
+
+
+def _spent(row: Row) -> str:
+    return spent_by(row) if row.dollars is not None else f"{hours(row.gpu_hours)} GPU-hours"
+
+
+def tables(levers: Levers) -> list[AnswerTable]:
+    """A row for each change, beneath it what it does to training; the first is the run as it is."""
+    if not levers.found:
+        return []
+    paid = "gpu_hours" if levers.base.dollars is None else "dollars"
+    every = [levers.base, *(lever.row for lever in levers.found)]
+    head, cells = row_words.table(every, (paid, "time", "idle", "memory"))
+    names = ["as it is", *(lever.change.flags for lever in levers.found)]
+    details = [[], *([_trains(lever.change)] for lever in levers.found)]
+    rows = [[name, *row] for name, row in zip(names, cells, strict=True)]
+    says = f"Each changes one thing alone, and is of {levers.basis}; all else is chosen anew where nobody gave it."
+    return [AnswerTable(["change", *head], rows, NAME, details=details, says=says)]
+
+
+def _trains(change: Change) -> str:
+    return TRAINS[change.kind].format(lost=change.lost)
+
+
+def rest(levers: Levers) -> Iterator[str]:
+    """What was tried in vain."""
+    if levers.tried:
+        yield f"Not notably cheaper, or over memory: {', '.join(change.flags for change in levers.tried)}."
