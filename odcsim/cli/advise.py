@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
 from odcsim.decide.words import ADVISE
-from odcsim.option import MACHINES
+from odcsim.option import BATCH, MACHINES
 from odcsim.support.numbers import TIMES, human, listed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
         "number of GPUs it searches sync, balancer, token limit, sharding and activation checkpointing that fit "
         "memory.",
     )
-    groups = options.add_question(parser, ADVISE)
+    groups = options.add_question(parser, ADVISE, own=("global_batch",))
     machines = groups[MACHINES]
     machines.add_argument("--gpus", type=listed, required=True, metavar="G,G", help="GPU types to compare: h100,a100")
     machines.add_argument(
@@ -35,6 +35,10 @@ def add(commands: Any) -> None:
     machines.add_argument(
         "--price", type=listed, default=(), metavar="G=P,G=P", help="dollars per GPU-hour: h100=2.5,a100=1.3"
     )
+    groups[BATCH].add_argument(
+        "--global-batch", type=_numbers, required=True, metavar="B,B",
+        help="samples per optimizer step, on all GPUs together; several: to choose from"
+    )  # fmt: skip
     parser.add_argument("--deadline", type=_time, metavar="T", help="longest training time, such as 12h or 90min")
     parser.add_argument("--budget", type=options.amount, metavar="P", help="most dollars to spend")
     form = parser.add_mutually_exclusive_group()
@@ -51,7 +55,7 @@ def _run(args: argparse.Namespace) -> None:
     from odcsim.support.progress import progress
 
     wish = _wish(args)
-    with progress("searching", len(wish.gpus) * len(wish.devices)) as advance:
+    with progress("searching", len(wish.gpus) * len(wish.devices) * len(wish.each())) as advance:
         advice = searched(wish, advance=advance)
     if args.json:
         options.print_json(advice.as_json())
@@ -72,8 +76,8 @@ def _run(args: argparse.Namespace) -> None:
 def _wish(args: argparse.Namespace) -> "Wish":
     from odcsim.decide.advice import wished
 
-    question = options.read_question(args, devices=1, price=None)
-    return wished(question, args.gpus, args.devices, args.price, args.deadline, args.budget)
+    question = options.read_question(args, devices=1, price=None, global_batch=args.global_batch[0])
+    return wished(question, args.gpus, args.devices, args.price, args.deadline, args.budget, args.global_batch)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -47,6 +48,7 @@ class Wish:
     prices: Mapping[str, float] = field(default_factory=dict)  # of an hour of one GPU, by its name; of all or of none
     deadline: float | None = None  # seconds
     budget: float | None = None  # dollars
+    batches: tuple[int, ...] = ()  # that somebody leaves it to the search to choose from; none: the question's alone
 
     def __post_init__(self) -> None:
         shape = catalog.model(self.question.model)
@@ -61,9 +63,9 @@ class Wish:
             raise InputError(problem, where=self.question.profile, fix=f"add {gpu} to --gpus, or leave the profile out")
         for gpu in measured:  # refused before anything is searched
             fits.profile_for(shape, catalog.gpu(gpu), self.devices[0], self.question.profile, self.question.recipe)
-        if self.global_batch > self.trace.bundles.population:
+        if (most := max(self.global_batch, *self.batches, 0)) > self.trace.bundles.population:
             known = f"{self.trace.bundles.population:,} {self.trace.unit}s"
-            problem = f"--global-batch {self.global_batch:,} and '{self.trace.name}' has {known}"
+            problem = f"--global-batch {most:,} and '{self.trace.name}' has {known}"
             raise InputError(problem, fix=f"give a smaller batch, or more {self.trace.unit}s")
         if unknown := set(self.prices) - set(self.gpus):
             raise InputError(f"--price of {min(unknown)}", fix=f"give prices of {', '.join(self.gpus)}")
@@ -97,6 +99,11 @@ class Wish:
         path = self.question.profile
         return path if path and profiles.read(path).gpu.lower() == catalog.gpu_name(gpu).lower() else None
 
+    def each(self) -> "list[Wish]":
+        """By one batch each."""
+        some = [replace(self.question, global_batch=batch) for batch in self.batches] or [self.question]
+        return [replace(self, question=one, batches=()) for one in some]
+
     def on(self, gpu: str, devices: int) -> Question:
         """The question for so many GPUs of a kind."""
         profile, price = self.profile_for(gpu), self.prices.get(gpu)
@@ -118,8 +125,8 @@ class Wish:
             "devices": list(self.devices),
             **terms,
             "epochs": self.epochs,
-            "global_batch": self.global_batch,
-            **({"steps": self.steps} if stock.find(self.question.trainer) is None else {}),  # else each row's own
+            "global_batch": list(self.batches) or self.global_batch,
+            **({} if stock.find(self.question.trainer) or self.batches else {"steps": self.steps}),  # else each row's
             "prices": dict(self.prices),
             "deadline_seconds": self.deadline,
             "budget": self.budget,
@@ -158,10 +165,11 @@ class Offer:
     own: Pick | None = None  # the best that a trainer which was asked for runs by itself
     ways: int = 0  # that fit
     kept_out: KeptOut | None = None  # by memory, from being chosen
+    batch: int = 0  # samples of a step, where several batches were asked for
 
     @property
     def name(self) -> str:
-        return f"{self.devices} x {self.gpu}"
+        return _name(self)
 
     @property
     def row(self) -> Row:
@@ -255,10 +263,15 @@ class Refused:
     gpu: str
     devices: int
     why: str
+    batch: int = 0  # as of an offer
 
     @property
     def name(self) -> str:
-        return f"{self.devices} x {self.gpu}"
+        return _name(self)
+
+
+def _name(one: Offer | Refused) -> str:
+    return f"{one.devices} x {one.gpu}{f', batch {one.batch:,}' if one.batch else ''}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -299,7 +312,7 @@ class Advice(Result):
             "held_fixed": {**recipe.written(HELD), "searched_by": MORE},
             "basis": self.basis,
             "rows": [{**offer.as_json(), "within": offer.within(wish)} for offer in self.offers],
-            "refused": [asdict(one) for one in self.refused],
+            "refused": [{n: v for n, v in asdict(one).items() if n != "batch" or v} for one in self.refused],
         }
 
 
@@ -310,7 +323,7 @@ def advise(
     *,
     gpus: Sequence[str] | str,
     devices: Sequence[int] | int | str,
-    global_batch: int,
+    global_batch: Sequence[int] | int | str,
     price: Prices = None,
     deadline: float | str | None = None,
     budget: float | None = None,
@@ -318,10 +331,11 @@ def advise(
 ) -> Advice:
     """What to rent for a whole training run: each of `gpus` in each number of `devices`, at its best. `price`: of a
     GPU-hour, of all of them or by name, `{"h100": 2.5}`. `deadline`: seconds, or "12h". `budget`: dollars. `words`: the
-    other fields of a question, `epochs=3`, and of its recipe, but for what is searched."""
-    known = {"trace": trace, "model": model, "global_batch": COUNT.check("global_batch", global_batch)}
-    question = read(question_by(known | words))
-    return searched(wished(question, gpus, devices, price, deadline, budget))
+    other fields of a question, `epochs=3`, and of its recipe, but for what is searched. `global_batch`: samples of
+    a step, or several to choose from."""
+    batches = counts_of("global_batch", global_batch, "give samples of a step, such as 64")
+    question = read(question_by({"trace": trace, "model": model, "global_batch": batches[0]} | words))
+    return searched(wished(question, gpus, devices, price, deadline, budget, batches))
 
 
 def wished(
@@ -331,14 +345,18 @@ def wished(
     price: Prices = None,
     deadline: float | str | None = None,
     budget: float | str | None = None,
+    batches: tuple[int, ...] = (),
 ) -> Wish:
     """Of a question whose lengths are read."""
     kinds = _several("gpus", gpus, str, "give kinds to rent, such as h100,a100")
-    counts = _several("devices", devices, whole, "give numbers of GPUs, such as 8,16")
-    counts = tuple(COUNT.check("devices", count) for count in counts)
+    counts = counts_of("devices", devices, "give numbers of GPUs, such as 8,16")
     late = None if deadline is None else POSITIVE.check("deadline", _said("deadline", deadline, seconds, TIME), TIME)
     most = None if budget is None else AMOUNT.check("budget", _said("budget", budget, amount, "give dollars"))
-    return Wish(question, kinds, counts, _prices(price, kinds), late, most)
+    return Wish(question, kinds, counts, _prices(price, kinds), late, most, batches if len(batches) > 1 else ())
+
+
+def counts_of(name: str, given: Sequence[int] | int | str, fix: str) -> tuple[int, ...]:
+    return tuple(COUNT.check(name, count) for count in _several(name, given, whole, fix))
 
 
 def _several(name: str, given: Any, take: Callable[[str], Any], fix: str) -> tuple[Any, ...]:
@@ -382,14 +400,13 @@ def _prices(given: Prices, gpus: Sequence[str]) -> dict[str, float]:
 def searched(wish: Wish, *, advance: Callable[[], None] = lambda: None) -> Advice:
     """`advance` is called once for each number of GPUs that is done."""
     offers, refused = list[Offer](), list[Refused]()
-    for gpu in wish.gpus:
-        for devices in wish.devices:
-            one = offer(wish, gpu, devices)
-            if isinstance(one, Offer):
-                offers.append(one)
-            else:
-                refused.append(one)
-            advance()
+    for gpu, devices, one_batch in product(wish.gpus, wish.devices, wish.each()):
+        one = replace(offer(one_batch, gpu, devices), batch=one_batch.global_batch if wish.batches else 0)
+        if isinstance(one, Offer):
+            offers.append(one)
+        else:
+            refused.append(one)
+        advance()
     return Advice(wish, tuple(sorted(offers, key=cheapness)), tuple(refused))
 
 

@@ -65,7 +65,7 @@ class Levers(Result):
     base: Row  # the run as it is
     workers: int
     basis: str  # what rows spend is of
-    cause: Cause | None  # None where devices hardly idle, and nothing was tried
+    cause: Cause | None  # None where devices hardly idle, or nothing fits memory: then nothing was tried
     found: tuple[Lever, ...] = ()
     tried: tuple[Change, ...] = ()
 
@@ -86,17 +86,20 @@ def _of_advice(advice: Advice) -> Levers:
         return found
 
     def changed(change: Change) -> Row | None:
-        one = offer(replace(wish, question=change.question), rent.gpu, change.question.devices)
+        one = offer(replace(wish, question=change.question, batches=()), rent.gpu, change.question.devices)
         return one.row if isinstance(one, Offer) else None
 
-    every = changes(wish.on(rent.gpu, rent.devices), (BY_LENGTH, BATCH, GPUS, CUT))
+    question = replace(wish.on(rent.gpu, rent.devices), global_batch=rent.batch or wish.global_batch)
+    kinds = (BY_LENGTH, *(() if wish.batches else (BATCH,)), GPUS, CUT)
+    every = changes(question, kinds)
     return _try(found, (one for one in every if one.kind != GPUS or one.question.devices not in wish.devices), changed)
 
 
 def _of_comparison(comparison: Comparison) -> Levers:
     setting, chosen = comparison.setting, decide(comparison).chosen
     workers = setting.cost.workers
-    found = Levers(comparison.spent(chosen), workers, comparison.basis, cause_of(chosen, workers))
+    cause = None if chosen.memory_fits is False else cause_of(chosen, workers)
+    found = Levers(comparison.spent(chosen), workers, comparison.basis, cause)
     question = question_of(setting)
     if found.cause is None or question is None:
         return found

@@ -81,8 +81,8 @@ RAN = tuple(name for name in OF_ROWS if name != "trainer")
 FIT = Words((*RAN, "profile", "trace"))  # what was measured does not have these
 # Of a run that was seen; the lengths, devices and batch of a log of steps, which does not say them.
 DIAGNOSE = Words(
-    (*(name for name in RAN if name != "price"), *"trace profile minibatches seed in_order".split()),
+    (*(name for name in RAN if name != "price"), *"trace profile minibatches seed in_order group_by_length".split()),
     usual={"devices": None},
 )
 # Prompts, rollouts and steps say these.
-RL = Words((*IDLE, "minibatch", "global_batch", "minibatches", "in_order"))
+RL = Words((*IDLE, "minibatch", "global_batch", "minibatches", "in_order", "group_by_length"))

@@ -14,8 +14,8 @@ from odcsim.recipe import SEARCHED
 from odcsim.results import capacity
 from odcsim.say import comparison_words, lever_words, row_words, setting_words
 from odcsim.say.row_words import COLUMNS
-from odcsim.say.spending_words import interval_of, spent_by
-from odcsim.support.numbers import counted, duration, hours, money
+from odcsim.say.spending_words import interval_of, paid_by
+from odcsim.support.numbers import counted, duration, money
 
 OFFERS = "Every number of GPUs"
 
@@ -23,9 +23,11 @@ OFFERS = "Every number of GPUs"
 def question(wish: Wish) -> str:
     """What is to be trained, and for how long. A trainer that packs rows takes other steps on other numbers of GPUs."""
     trainer, trace = wish.question.trainer, wish.trace
-    by = f": {wish.steps:,} steps" if trainer is None else f" by {trainer}"
+    steps = "" if wish.batches else f": {wish.steps:,} steps"
+    by = steps if trainer is None else f" by {trainer}"
+    batches = " or ".join(f"{batch:,}" for batch in wish.batches or (wish.global_batch,))
     lengths = f"{trace.name} ({trace.in_words}, longest {trace.longest:,} tokens)"
-    return f"{wish.question.model}, {lengths}, {epochs(wish.epochs)} of batches of {wish.global_batch:,}{by}"
+    return f"{wish.question.model}, {lengths}, {epochs(wish.epochs)} of batches of {batches}{by}"
 
 
 def limits(wish: Wish) -> str:
@@ -85,11 +87,7 @@ def sentences(advice: Advice) -> list[str]:
 
 def costs(offer: Offer) -> str:
     """Hours and dollars in the middle of their intervals; and whether it is tight."""
-    return f"{_paid(offer)}{', tight in memory' if capacity.tight(offer) else ''}"
-
-
-def _paid(offer: Offer) -> str:
-    return spent_by(offer.row) + (f" and {hours(offer.row.gpu_hours)} GPU-hours" if offer.dollars is None else "")
+    return f"{paid_by(offer.row)}{', tight in memory' if capacity.tight(offer) else ''}"
 
 
 def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
@@ -106,7 +104,7 @@ def _rent(wish: Wish, rent: Offer, every: Sequence[Offer]) -> str:
         because = f"within 1 % of {kind} {count}, and faster"
     interval = "" if rent.row.certain else f" ({interval_of(rent.row)})"
     tight = f", and memory is {capacity.text(rent)}" if capacity.tight(rent) else ""
-    return f"Rent {rent.name}: {done} take {_paid(rent)}{interval}. It is {because}{tight}."
+    return f"Rent {rent.name}: {done} take {paid_by(rent.row)}{interval}. It is {because}{tight}."
 
 
 def how(offer: Offer) -> str:

@@ -8,8 +8,7 @@ from odcsim.decide.cause import LAYERS, LONGEST, REST, SHARES, TRANSFERS, Cause,
 from odcsim.decide.levers import AGAIN, BATCH, BY_LENGTH, CUT, GPUS, LIMIT, SHARDING, Change, Levers
 from odcsim.results.summary import Row
 from odcsim.say import row_words
-from odcsim.say.spending_words import spent_by
-from odcsim.support.numbers import hours
+from odcsim.say.spending_words import paid_by
 
 NAME = "What would cost less"
 # What a change does to training.
@@ -31,8 +30,8 @@ WHY = {
 
 
 def why(row: Row, workers: int) -> str:
-    """In a sentence; nothing where devices hardly idle."""
-    cause = cause_of(row, workers)
+    """In a sentence; nothing where devices hardly idle, or where memory keeps it from being run."""
+    cause = None if row.memory_fits is False else cause_of(row, workers)
     return "" if cause is None else f"Devices idle {row.idle:.0%} of the time: {_why(cause, row, workers)}."
 
 
@@ -48,30 +47,29 @@ def _why(cause: Cause, row: Row, workers: int) -> str:
 def answer(levers: Levers) -> Answer:
     base = levers.base
     because = why(base, levers.workers)
+    if base.memory_fits is False:
+        return Answer("Levers", base.name, "It does not fit memory, and cannot be run.")
     if levers.cause is None:
         return Answer("Levers", base.name, f"Devices idle {base.idle:.0%} of the time: there is little to gain.")
-    return Answer("Levers", base.name, f"{because} {first(levers)}", "", tables(levers), list(rest(levers)))
+    words = " ".join(filter(None, (because, first(levers))))
+    return Answer("Levers", base.name, words, "", tables(levers), list(rest(levers)))
 
 
 def beside(answer: Answer, levers: Levers | None) -> Answer:
     """An answer with its levers: the cheapest behind its headline, all of them behind its tables."""
     if levers is None or levers.cause is None:
         return answer
-    headline = f"{answer.headline} {first(levers)}"
+    headline = " ".join(filter(None, (answer.headline, first(levers))))
     every = [*answer.tables, *tables(levers)]
     return replace(answer, headline=headline, tables=every, sentences=[*rest(levers), *answer.sentences])
 
 
 def first(levers: Levers) -> str:
-    """The cheapest change."""
+    """The cheapest change that loses nothing of the data; nothing where none was tried."""
     if not levers.found:
-        return "No single change that was tried makes it notably cheaper."
+        return "No single change that was tried makes it notably cheaper." if levers.tried else ""
     one = next((lever for lever in levers.found if lever.change.kind != CUT), levers.found[0])
-    return f"Cheaper: {one.change.flags}, {_spent(one.row)} ({one.times(levers.base):.2f} times the cost)."
-
-
-def _spent(row: Row) -> str:
-    return spent_by(row) if row.dollars is not None else f"{hours(row.gpu_hours)} GPU-hours"
+    return f"Cheaper: {one.change.flags}, {paid_by(one.row)} ({one.times(levers.base):.2f} times the cost)."
 
 
 def tables(levers: Levers) -> list[AnswerTable]:

@@ -12,6 +12,11 @@ def spent_by(whole: Row) -> str:
     return f"{time} and {money(whole.dollars, finer(whole.dollars_low or 0.0, whole.dollars_high or 0.0, money))}"
 
 
+def paid_by(whole: Row) -> str:
+    """The same, with GPU-hours where there is no price."""
+    return spent_by(whole) + (f" and {hours(whole.gpu_hours)} GPU-hours" if whole.dollars is None else "")
+
+
 def interval_of(whole: Row) -> str:
     words = f"90 % interval {from_to(whole.model_low, whole.model_high, duration)}"
     if whole.dollars_low is None or whole.dollars_high is None:

@@ -40,6 +40,16 @@ def test_the_cheapest_is_first(advice):
     assert offer(WISH, "a100", 8).as_json() in [one.as_json() for one in advice.offers]
 
 
+def test_of_several_batches_each_has_the_offers_that_it_has_alone():
+    both = searched(replace(wished(minibatches=2), devices=(4, 6), batches=(16, 30)))
+    assert [(one.devices, one.batch) for one in both.refused] == [(4, 30), (6, 16)] * 2
+    for one in both.offers:
+        alone = offer(wished(minibatches=2, global_batch=one.batch), one.gpu, one.devices)
+        assert one.as_json() == alone.as_json()
+    assert both.as_json()["inputs"]["global_batch"] == [16, 30]
+    assert both.rent.dollars == min(one.dollars for one in both.offers)
+
+
 def test_what_would_be_within_both_is(advice):
     """Each deadline and budget that is said to work finds something to rent."""
     fastest, cheapest = min(o.seconds for o in advice.offers), min(o.dollars for o in advice.offers)
@@ -76,8 +86,8 @@ def test_what_idles_is_counted():
     assert one.as_json()["idle"] == one.row.idle > 0.8
     assert one.as_json()["mfu"] == one.row.mfu < 0.01
     site = search.site(wish.on("h100", 64))
-    weights = site.plans.draw(site.settings[0])[0].weights
-    assert one.busy == pytest.approx(weights.sum() / weights.max())
+    weights = site.plans.draw(one.chosen.way.setting)[0].weights
+    assert one.row.busy == pytest.approx(weights.sum() / weights.max())
 
 
 # Seconds of a profile go to the kind of GPU that they were measured on, and to no other.
