@@ -248,3 +248,23 @@ def test_independent_samples_and_files_in_some_order_are_none_of_groups(name):
 def test_the_likeness_of_neighbours_says_how_long_groups_are(each):
     likes = [of_file(grouped(each, 0.8, 0.3), seed).about.like[1:] for seed in range(20)]
     assert np.median([2 * like.sum() / like[0] for like in likes]) == pytest.approx(each, rel=0.2)
+
+
+@pytest.mark.parametrize("alike", [200, 1600])
+def test_seconds_of_a_run_of_batches_alike_in_length_are_covered(alike):
+    """Of many groups that were sorted apart, and of few."""
+    rng = np.random.default_rng(alike)
+    trace = Trace("t", lengths(rng.lognormal(6.5, 1.2, 30_000), MOST))
+
+    def seconds(minibatches: int, seed: int):
+        ids = trace.minibatches(SAMPLES, minibatches, seed=seed, alike=alike)
+        loads = [work(trace.lengths[i]) for i in ids]
+        return ids, loads, np.array([max(of.max(), of.sum() / DEVICES) for of in loads])
+
+    truth, held, times = seconds(930, 99)[2].mean(), 0, 80
+    for seed in range(times):
+        ids, loads, spent = seconds(96, seed)
+        about = draws(ids, loads, trace.size, together=-(-alike // SAMPLES))
+        low, high = of_run(spent, about, 1.0, 1.0)
+        held += low * spent.mean() <= truth <= high * spent.mean()
+    assert held / times >= LEAST
