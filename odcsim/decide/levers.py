@@ -37,7 +37,7 @@ SHORT = 0.99  # of samples are no longer than a cutoff that is tried
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Variant:
     """A question with one thing changed."""
 
     kind: str
@@ -50,7 +50,7 @@ class Change:
 class Lever:
     """A change, and the row of as many samples, or of the whole run, that it makes."""
 
-    change: Change
+    change: Variant
     row: Row
 
     def times(self, base: Row) -> float:
@@ -67,7 +67,7 @@ class Levers(Result):
     basis: str  # what rows spend is of
     cause: Cause | None  # None where devices hardly idle, or nothing fits memory: then nothing was tried
     found: tuple[Lever, ...] = ()
-    tried: tuple[Change, ...] = ()
+    tried: tuple[Variant, ...] = ()
 
 
 def levers(result: Comparison | Advice) -> Levers:
@@ -85,7 +85,7 @@ def _of_advice(advice: Advice) -> Levers:
     if found.cause is None:
         return found
 
-    def changed(change: Change) -> Row | None:
+    def changed(change: Variant) -> Row | None:
         one = offer(replace(wish, question=change.question, batches=()), rent.gpu, change.question.devices)
         return one.row if isinstance(one, Offer) else None
 
@@ -104,7 +104,7 @@ def _of_comparison(comparison: Comparison) -> Levers:
     if found.cause is None or question is None:
         return found
 
-    def changed(change: Change) -> Row | None:
+    def changed(change: Variant) -> Row | None:
         other = _alike(setting, setting_of(change.question))
         way = Way(other, *chosen.pair)
         if chosen.made is not None:
@@ -124,9 +124,9 @@ def _samples(row: Row) -> float:
     return row.samples_per_second_per_device * row.gpu_hours * 3600
 
 
-def _try(found: Levers, every: Iterator[Change], changed: Callable[[Change], Row | None]) -> Levers:
+def _try(found: Levers, every: Iterator[Variant], changed: Callable[[Variant], Row | None]) -> Levers:
     """Of several values of a choice that alone which costs least, but for batches and GPUs, which are some way."""
-    good, rest = list[Lever](), list[Change]()
+    good, rest = list[Lever](), list[Variant]()
     for change in every:
         try:
             row = changed(change)
@@ -168,10 +168,10 @@ def _alike(setting: Setting, other: Setting) -> Setting:
     return replace(other, cost=replace(cost, cluster=replace(setting.cost.cluster, gpus=cost.cluster.gpus)))
 
 
-def changes(question: Question, kinds: tuple[str, ...]) -> Iterator[Change]:
+def changes(question: Question, kinds: tuple[str, ...]) -> Iterator[Variant]:
     """Everything that is tried, by kind."""
     for kind in kinds:
-        yield from (Change(kind, *one) for one in CHANGES[kind](question))
+        yield from (Variant(kind, *one) for one in CHANGES[kind](question))
 
 
 Changed = Iterator[tuple[str, Question] | tuple[str, Question, str]]

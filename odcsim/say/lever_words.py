@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from odcsim.answer import Answer, AnswerTable
 from odcsim.decide.cause import LAYERS, LONGEST, REST, SHARES, TRANSFERS, Cause, cause_of
-from odcsim.decide.levers import AGAIN, BATCH, BY_LENGTH, CUT, GPUS, LIMIT, SHARDING, Change, Levers
+from odcsim.decide.levers import AGAIN, BATCH, BY_LENGTH, CUT, GPUS, LIMIT, SHARDING, Levers, Variant
 from odcsim.results.summary import Row
 from odcsim.say import row_words
 from odcsim.say.spending_words import paid_by
@@ -86,7 +86,7 @@ def tables(levers: Levers) -> list[AnswerTable]:
     return [AnswerTable(["change", *head], rows, NAME, details=details, says=says)]
 
 
-def _trains(change: Change) -> str:
+def _trains(change: Variant) -> str:
     return TRAINS[change.kind].format(lost=change.lost)
 
 
