@@ -52,6 +52,7 @@ def report(
         page.heading(title, 1),
         *_opening(comparison, decision),
         *_levers(levers(comparison) if found is None else found),
+        *_on_demand(comparison, decision),
         page.heading("Every balancer under every sync"),
         page.paragraph(f"{comparison_words.basis(comparison)} {order}", "note"),
         *_rows(comparison, decision),
@@ -73,15 +74,21 @@ def _over(comparison: Comparison, epochs: float) -> Comparison:
 
 
 def _opening(comparison: Comparison, decision: Decision) -> list[str]:
-    """What to run, what it takes, how sure that is; then what on-demand gives. Figures are of the whole training run,
-    where somebody asked for one."""
+    """What to run, what it takes, how sure that is. Figures are of the whole training run, where somebody asked for
+    one."""
     badges = [f"seconds: {comparison.fidelity}"]
     badges += [f"lengths: {setting_words.SHAPE}"] if setting_words.SHAPE in comparison.setting.trace.origin else []
-    gain = "Would on-demand communication pay?" if decision.balanced is None else "What would you gain with odc_engine?"
     return [
         page.answer(comparison_words.advice(comparison, decision)),
         page.key_figures(comparison_words.figures(comparison, decision)),
         f"<p>{' '.join(map(page.badge, badges))}</p>",
+    ]
+
+
+def _on_demand(comparison: Comparison, decision: Decision) -> list[str]:
+    """What it gives, and how far to trust all this."""
+    gain = "Would on-demand communication pay?" if decision.balanced is None else "What would you gain with odc_engine?"
+    return [
         page.heading(gain),
         page.answer([comparison_words.headline(decision)], yes=decision.pays),
         *(page.paragraph(sentence) for sentence in comparison_words.sentences(comparison, decision)),
@@ -92,8 +99,8 @@ def _levers(found: Levers) -> list[str]:
     """Why devices idle, and what would cost less."""
     said = lever_words.answer(found)
     tables = [part for one in said.tables for part in (page.table(one), page.paragraph(one.says, "note"))]
-    words = map(page.paragraph, (said.headline, *said.sentences))
-    return [page.heading(lever_words.NAME), *words, *tables] if found.cause else []
+    rest = map(page.paragraph, said.sentences)
+    return [page.heading(lever_words.NAME), page.paragraph(said.headline), *tables, *rest] if found.cause else []
 
 
 def _rows(comparison: Comparison, decision: Decision) -> list[str]:
