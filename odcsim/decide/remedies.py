@@ -16,7 +16,7 @@ from odcsim.results.capacity import Need
 from odcsim.trace import Trace
 
 MOST = 64  # times the devices that were asked for
-FEW = 0.001  # of samples, as the last percentile that 'odcsim trace stats' prints
+FEW = 0.001  # of samples, as the last percentile that 'odcsim trace info' prints
 RANK = 16  # of adapters: what most people take
 WHOLE = 256  # tokens that cutoffs are whole multiples of
 # Where the states go, and how few of them there can be, by what somebody types.
@@ -55,7 +55,9 @@ def remedies(setting: Setting) -> list[str]:
     for words, choices in CHOICES.items():
         if (other := cost.recipe.by(**choices)) != cost.recipe:  # whose seconds nobody needs
             say(words, memory.estimate(cost.model, cost.cluster.gpus, tokens, other, cost.holders, longest).total)
-    return [*ways, *_more(setting, limit), *_shorter(setting, limit)] or list(_together(setting, limit))
+    more = list(_more(setting, limit))
+    batch = [] if more else list(_more(setting, limit, larger_batch=True))
+    return ([*ways, *more, *_shorter(setting, limit)] or list(_together(setting, limit))) + batch
 
 
 def outliers(cost: Cost, trace: Trace, limit: float) -> str:
@@ -122,24 +124,26 @@ def _shorter(setting: Setting, limit: float) -> Iterator[str]:
         yield f"--truncate {cutoff} ({lost(setting.trace, cutoff)})"
 
 
-def _larger(setting: Setting) -> Iterator[Setting]:
-    """On twice the devices, and twice again, as far as minibatches divide by them and the lengths fill one."""
-    cost, times = setting.cost, 2
-    while times <= MOST:
-        devices, batch = times * cost.cluster.gpus, setting.global_batch
-        enough = not batch % devices if batch else setting.minibatch * devices <= setting.trace.bundles.size
-        if enough:
-            yield replace(setting, cost=replace(cost, cluster=replace(cost.cluster, gpus=devices)))
-        times *= 2
+def _larger(setting: Setting, *, larger_batch: bool = False) -> Iterator[Setting]:
+    """On twice the devices, and twice again, as far as the lengths fill a minibatch: where a batch of all devices
+    divides by them, or those where only a larger one does."""
+    for times in (2**n for n in range(1, MOST.bit_length())):
+        cost = replace(setting.cost, cluster=replace(setting.cost.cluster, gpus=times * setting.cost.cluster.gpus))
+        each = -(-setting.global_batch // cost.workers) or setting.minibatch
+        batch = each * cost.workers
+        if batch <= setting.trace.bundles.size and larger_batch == (0 < setting.global_batch < batch):
+            whole = batch if setting.global_batch else 0
+            yield replace(setting, cost=cost, minibatch=each, global_batch=whole)
 
 
-def _more(setting: Setting, limit: float) -> Iterator[str]:
+def _more(setting: Setting, limit: float, *, larger_batch: bool = False) -> Iterator[str]:
     """As few more devices as fit."""
-    longest, tokens = setting.trace.longest, _tokens(setting, setting.trace.longest)
-    for larger in _larger(setting):
-        total = room.needed(_leanest(larger), tokens, longest).total
+    longest = setting.trace.longest
+    for larger in _larger(setting, larger_batch=larger_batch):
+        total = room.needed(_leanest(larger), _tokens(larger, longest), longest).total
         if total <= limit:
-            yield _sized(f"{larger.cost.cluster.gpus} devices", total)
+            beside = f" and --global-batch {larger.global_batch}" if larger_batch else ""
+            yield _sized(f"{larger.cost.cluster.gpus} devices{beside}", total)
             return
 
 

@@ -84,10 +84,17 @@ def test_every_single_change_that_fits_is_said_and_no_other(one):
 
 
 def test_devices_are_the_first_doubling_that_fits(one):
-    found = [int(match[1]) for words in one.said if (match := re.match(r"(\d+) devices \(", words))]
-    every = [one.given.get("devices", 4) * 2**n for n in range(1, 7)]
-    run = [n for n in every if enough(one.trace, one.given, n)]
-    assert found == [n for n in run if needed(asked(one.trace, one.given, devices=n)) <= one.limit][:1]
+    said = r"(\d+) devices(?: and --global-batch (\d+))? \("
+    found = [match.groups() for words in one.said if (match := re.match(said, words))]
+    expected, batch = [], one.given.get("global_batch")
+    for n in (one.given.get("devices", 4) * 2**n for n in range(1, 7)):
+        # Where no batch of so many samples divides, the next larger that does, if there are as many.
+        larger = {} if enough(one.trace, one.given, n) or not batch else {"global_batch": -(-batch // n) * n}
+        if not enough(one.trace, one.given | larger, n) or larger.get("global_batch", 0) > one.trace.bundles.size:
+            continue
+        if needed(asked(one.trace, one.given, devices=n, **larger)) <= one.limit:
+            expected.append((f"{n}", f"{larger['global_batch']}" if larger else None))
+    assert found == expected[:1]
 
 
 def test_limits_and_cutoffs_are_the_longest_that_fit_and_what_a_cutoff_costs_is_counted(one):
