@@ -81,6 +81,11 @@ class Option:
                 how |= {"help": f"{self.flag} {', or '.join(one for one, of in stands.items() if one == of)}"}
             rare(parser.add_argument(other, **how))
 
+    def argv(self, value: Any) -> list[str]:
+        """How a command line says this value, which is not the usual one where it is true or false."""
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        return [self.flag] if self.type is bool else [self.flag, text]
+
     def from_text(self, text: str) -> Any:
         """On a command line. Numbers are written as people do: 16k, 5%."""
         if self.type not in (int, float):

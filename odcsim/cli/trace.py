@@ -5,7 +5,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from odcsim.cli import options
-from odcsim.question import LENGTHS
+from odcsim.option import values_of
+from odcsim.question import FIELDS, LENGTHS
 
 if TYPE_CHECKING:
     from odcsim.reading.limits import Cut
@@ -28,9 +29,9 @@ def add(commands: Any) -> None:
     actions = trace.add_subparsers(title="actions", metavar="ACTION", parser_class=type(trace), required=True)
     info = actions.add_parser(
         "info",
-        help="show count, mean, percentiles, histogram, truncation loss",
-        description="Show statistics of sequence lengths: count, mean, percentiles, histogram, and what truncation "
-        "would lose.",
+        help="show count, mean, percentiles, shares by length, truncation loss",
+        description="Show statistics of sequence lengths: count, mean, percentiles, shares of samples and of tokens by "
+        "length, what truncation would lose, and the command to go on with.",
         examples=("odcsim trace info sharegpt --cutoff 4096",),
     )
     info.add_argument("trace", metavar="TRACE", help=SOURCE)
@@ -72,9 +73,25 @@ def _info(args: argparse.Namespace) -> None:
     trace = options.read_lengths(args, args.trace)
     other = None if args.against is None else options.read_lengths(args, args.against)
     stats, lost = describe(trace), None if args.cutoff is None else cut(trace, args.cutoff)
-    print(_json(trace, stats, lost, other) if args.json else _text(trace, stats, lost))
-    if other is not None and not args.json:
-        print("", *_against(trace, other), sep="\n")
+    if args.json:
+        return print(_json(trace, stats, lost, other))
+    print(_text(trace, stats, lost))
+    if other is not None:
+        return print("", *_against(trace, other), sep="\n")
+    words = "Next, how long a run takes and who waits for the longest; put your model, GPUs and batch:"
+    return print("", words, f"  {_next(args, trace)}", sep="\n")
+
+
+def _next(args: argparse.Namespace, trace: "Trace") -> str:
+    """The command to go on with, of the same lengths, and of no more samples than there are."""
+    import shlex
+
+    devices = min(8, trace.bundles.size)
+    step = {"devices": devices, "minibatch": min(4, trace.bundles.size // devices)}
+    given = {name: value for name, value in values_of(args, LENGTHS).items() if value != FIELDS[name].usual}
+    asked = given | {"trace": args.trace, "model": "qwen3-8b", "gpu": "h100"} | step
+    words = [word for name, value in asked.items() if name != "trace" for word in FIELDS[name].argv(value)]
+    return shlex.join(["odcsim", "compare", args.trace, *words])
 
 
 def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None", other: "Trace | None") -> str:
@@ -86,6 +103,7 @@ def _json(trace: "Trace", stats: "TraceStats", lost: "Cut | None", other: "Trace
     shown = {"schema": 1, "name": trace.name, "origin": trace.origin, "count": stats.count, "tokens": stats.tokens}
     shown |= {"mean": stats.mean, "cv": stats.cv, "min": stats.shortest, "max": stats.longest}
     shown |= {f"p{p:g}": value for p, value in zip(PERCENTILES, stats.percentiles, strict=True)}
+    shown |= {"longest_hundredth": stats.tail, "bands": _bands(trace)}
     shown |= {
         "pairs": None if trace.unit == "sample" else trace.bundles.size,
         "loss_share": stats.loss_share,
@@ -128,13 +146,16 @@ def _against(trace: "Trace", other: "Trace") -> list[str]:
 
 def _text(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
     from odcsim.reading.limits import cut_lines
-    from odcsim.reading.stats import PERCENTILES
+    from odcsim.reading.stats import PERCENTILES, tail
+    from odcsim.support.numbers import counted
 
     pairs = "" if trace.unit == "sample" else f"  (of {trace.in_words})"
     rows = [("trace", trace.name), ("origin", trace.origin), ("samples", f"{stats.count:,}{pairs}")]
     rows += [("tokens", f"{stats.tokens:,}"), ("mean", f"{stats.mean:,.1f}"), ("shortest", f"{stats.shortest:,}")]
     rows += [(f"p{p:g}", f"{value:,.0f}") for p, value in zip(PERCENTILES, stats.percentiles, strict=True)]
-    rows += [("longest", f"{stats.longest:,}"), ("cv", f"{stats.cv:.3f}  (standard deviation / mean)")]
+    few = f"{tail(trace):,} of {counted(stats.count, 'sample')}"
+    rows += [("longest", f"{stats.longest:,}"), ("longest 1%", f"{stats.tail:.1%} of tokens  ({few})")]
+    rows += [("cv", f"{stats.cv:.3f}  (standard deviation / mean)")]
     if stats.loss_share is not None:
         rows.append(("loss share", f"{stats.loss_share:.1%} of tokens"))
     if stats.steps is not None:
@@ -146,14 +167,25 @@ def _text(trace: "Trace", stats: "TraceStats", lost: "Cut | None") -> str:
 
 
 def _histogram(trace: "Trace") -> list[str]:
+    """Shares of samples, with a bar, and of tokens, by length."""
+    from odcsim.support import tables
+
+    bands = _bands(trace)
+    wide, top = len(f"{bands[-1]['to']:,}"), max(band["samples"] for band in bands)
+    tokens = sum(band["tokens"] for band in bands)
+    rows = [("length in tokens", "", "samples", "tokens")]
+    for band in bands:
+        shares = f"{band['samples'] / trace.size:.2%}", f"{band['tokens'] / tokens:.2%}"
+        rows.append((f"{band['from']:>{wide},} - {band['to']:<{wide},}", _bar(band["samples"] / top), *shares))
+    return tables.lines(rows, (-max(16, 2 * wide + 3) - 2, -BAR, 9, 9))
+
+
+def _bands(trace: "Trace") -> list[dict[str, int]]:
     from odcsim.reading.stats import histogram
 
-    edges, counts = histogram(trace)
-    wide, top = len(f"{edges[-1]:,}"), int(counts.max())
-    return [
-        f"{low:>{wide},} - {high - 1:<{wide},}  {_bar(int(n) / top):<{BAR}}  {n / trace.size:6.2%}"
-        for low, high, n in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
-    ]
+    edges, *shares = histogram(trace)
+    names, columns = ("from", "to", "samples", "tokens"), (edges[:-1], edges[1:] - 1, *shares)
+    return [dict(zip(names, band, strict=True)) for band in zip(*(of.tolist() for of in columns), strict=True)]
 
 
 def _bar(share: float) -> str:

@@ -20,8 +20,8 @@ def lengths(trace: Trace) -> go.Figure:
     title = f"Lengths of {escape(trace.name)}: half are under {median:,.0f} tokens, the longest has {trace.longest:,}"
     about = f"{trace.size:,} samples; {escape(trace.origin)}" if trace.origin else f"{trace.size:,} samples"
     drawn.update_layout(figure(title, about, x="", height=540).layout)
-    edges, counts = stats.histogram(trace, BINS)
-    share = 100 * counts / trace.size
+    edges, samples, _ = stats.histogram(trace, BINS)
+    share = 100 * samples / trace.size
     drawn.add_scatter(  # steps on edges, since bars on a logarithmic axis have no common width
         x=edges,
         y=np.append(share, share[-1]),

@@ -4,6 +4,7 @@ their lengths are apart, beside what chance alone makes of so many samples."""
 from dataclasses import dataclass
 from math import exp, sqrt
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,13 +13,15 @@ from odcsim.trace import Trace
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 DOUBT = 0.05  # of calling two traces apart that are drawn from the same, by any of the figures
+TAIL = 100  # one in so many samples
 BEYOND = 3  # samples, or nobody knows a quantile
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}  # figures, beside the mean
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStats:
-    """`cv` is the coefficient of variation: standard deviation over mean. What a trace does not hold is None."""
+    """`cv` is the coefficient of variation: standard deviation over mean; `tail` the tokens' share in the longest
+    hundredth of samples, one at least. What a trace does not hold is None."""
 
     count: int
     tokens: int
@@ -27,6 +30,7 @@ class TraceStats:
     shortest: int
     longest: int
     percentiles: tuple[float, ...]
+    tail: float
     loss_share: float | None
     steps: int | None
     groups: int | None
@@ -49,6 +53,7 @@ def describe(trace: Trace) -> TraceStats:
         shortest=int(trace.lengths[weight > 0].min()),
         longest=trace.longest,
         percentiles=tuple(quantiles(trace, np.array(PERCENTILES) / 100).tolist()),
+        tail=_longest(trace, tail(trace)) / tokens,
         loss_share=None if trace.loss is None else int(weight @ trace.loss) / tokens,
         steps=None if trace.step is None else len(np.unique(trace.step)),
         groups=groups,
@@ -65,14 +70,36 @@ def quantiles(trace: Trace, q: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(below + (above - below) * (at - low), np.float64)
 
 
-def histogram(trace: Trace, bins: int = 16) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Edges, each a constant factor above the last and rounded, and samples between them (upper edge not included)."""
+def tail(trace: Trace) -> int:
+    """How many samples are the longest hundredth."""
+    return -(-trace.size // TAIL)
+
+
+def _longest(trace: Trace, samples: int) -> int:
+    """Tokens of so many samples, the longest."""
+    order = np.argsort(trace.lengths, kind="stable")[::-1]
+    weight = weights(trace)[order]
+    left = np.maximum(samples - (np.cumsum(weight) - weight), 0)
+    return int(np.minimum(weight, left) @ trace.lengths[order])
+
+
+class Bands(NamedTuple):
+    """Of lengths; the upper edge is the next one's."""
+
+    edges: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+
+def histogram(trace: Trace, bins: int = 16) -> Bands:
+    """Edges are each a constant factor above the last, and rounded."""
     weight = weights(trace)
     shortest = int(trace.lengths[weight > 0].min())
     edges = np.unique(np.rint(np.geomspace(shortest, trace.longest + 1, bins + 1)).astype(np.int64))
-    upto = np.concatenate(([0], np.cumsum(weight[np.argsort(trace.lengths, kind="stable")])))
-    counts = np.diff(upto[np.searchsorted(np.sort(trace.lengths), edges)])
-    return edges, counts.astype(np.int64)
+    order = np.argsort(trace.lengths, kind="stable")
+    at = np.searchsorted(trace.lengths[order], edges)
+    samples, tokens = (np.concatenate(([0], np.cumsum(of[order])))[at] for of in (weight, weight * trace.lengths))
+    return Bands(edges, np.diff(samples), np.diff(tokens))
 
 
 def weights(trace: Trace) -> NDArray[np.int64]:

@@ -108,11 +108,10 @@ class PageQuestion(Question):
             value = self.limit if name == "max_tokens" else getattr(self, name)
             told = name in CONTROLS or name == "max_tokens" or (name in OPENED and value != option.usual)
             if told and name != "trace" and value is not None:
-                text = f"{value:g}" if isinstance(value, float) else str(value)
-                words += [option.flag] if value is True else [option.flag, text]
+                words += option.argv(value)
         for name, option in OF_RECIPE.items():
             if self.profile is not None or self.value(name) != option.usual:
-                words += [option.flag, self.value(name)]
+                words += option.argv(self.value(name))
         network = f" --cluster <(echo nic_gbit_s={self.network})" if self.network else ""
         return shlex.join(words) + network
 

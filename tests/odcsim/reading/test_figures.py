@@ -36,9 +36,16 @@ def test_a_table_has_the_figures_of_its_expansion(rows, at):
     assert lost.samples == (x > at).sum()
     assert lost.tokens_if_cut == x.sum() - np.minimum(x, at).sum()
     assert lost.tokens_if_dropped == x[x > at].sum()
-    edges, counts = histogram(of)
-    assert counts.tolist() == np.histogram(x, edges)[0].tolist()
-    assert (edges[0], edges[-1], counts.sum()) == (x.min(), x.max() + 1, len(x))
+    edges, samples, tokens = histogram(of)
+    assert samples.tolist() == np.histogram(x, edges)[0].tolist()
+    assert tokens.tolist() == np.histogram(x, edges, weights=x)[0].tolist()
+    assert (edges[0], edges[-1], samples.sum(), tokens.sum()) == (x.min(), x.max() + 1, len(x), x.sum())
+
+
+@given(COUNTED, st.integers(1, 100))
+def test_the_longest_hundredth_of_a_table_is_that_of_its_expansion(rows, times):
+    of, x = table([(length, times * count) for length, count in rows])
+    assert describe(of).tail == pytest.approx(np.sort(x)[::-1][: -(-len(x) // 100)].sum() / x.sum())
 
 
 def test_counts_too_large_to_expand_loss_steps_and_groups():
