@@ -15,7 +15,7 @@ from odcsim.decide.diagnosis.tracks import infer_tracks
 from odcsim.errors import InputError
 from odcsim.observed.run import Doing, RanStep, SeenRun, Track
 from odcsim.plots import style
-from odcsim.plots.style import BLUE, COLOURS, DOTTED, GREY, HATCHED, INK, SKY, figure, layout, whiskers
+from odcsim.plots.style import BLUE, COLOURS, DOTTED, GREY, HATCHED, INK, SKY, WAITING, figure, layout, whiskers
 
 MOST = 32  # ranks that are drawn
 ROW, FRAME = 24, 150  # pixels of a row, and around all of them
@@ -63,7 +63,7 @@ class Stretch:
 def parts(found: Breakdown) -> go.Figure:
     """One bar of the parts, which sum to the step."""
     title = f"{100 * sum(part.share for part in found.parts[3:]):.0f} % of a step is idle"
-    words = "mean over ranks and steps; hatched: waiting for others"
+    words = f"mean over ranks and steps; {WAITING}"
     drawn = figure(title, words, x="share of a step (%)", height=FRAME + 100)
     for part in found.parts:
         if part.share >= SHOWN:
@@ -84,7 +84,7 @@ def ranks(found: Breakdown) -> go.Figure:
     """A bar for each rank, of many for those that the others waited for most: compute, waiting, all else."""
     worst = sorted(found.ranks, key=lambda one: (-one.caused, -one.pace, one.rank))[:MOST]
     some = sorted(worst, key=lambda one: one.rank)
-    words = "share of a rank's steps"
+    words = f"share of a rank's steps; {WAITING}"
     if len(some) < len(found.ranks):
         words += f"; {len(some)} of {len(found.ranks)} are drawn, those that the others waited for most"
     height = FRAME + ROW * len(some)
@@ -161,7 +161,7 @@ def ran_step(step: RanStep) -> go.Figure:
         rows = [(f"rank {track.rank}", stretch) for track in tracks for stretch in coarse(track, begin, slots)]
         if len(rows) <= PIECES:
             break
-    words = f"a row for each rank; what it did most in each {1e3 * step.seconds / slots:.3g} ms"
+    words = f"a row for each rank; what it did most in each {1e3 * step.seconds / slots:.3g} ms; {WAITING}"
     words += "" if len(tracks) == len(step.tracks) else f"; {len(tracks)} of {len(step.tracks)} ranks are drawn"
     title, height = f"Step {step.number}, in which most was waiting", FRAME + ROW * len(tracks)
     look = layout(title, words, x="seconds from the start of the step", height=height)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from odcsim.plots.style import HEAD, INK, layout, marker
+from odcsim.plots.style import HATCHED, HEAD, INK, WAITING, layout, marker
 from odcsim.results.slices import compute_lane, microbatch_named, view
 from odcsim.say.timeline_words import NAMES
 from odcsim.timeline import Block, Floats, Timeline
 
 MOST_DEVICES, MOST_BARS = 64, 4000
 _PASSES = ("forward", "head", "backward")
-_SHOWN_AS = {"publish": "optimizer", "meeting": "other"}
-ORDER = (*_PASSES, "overhead", "gather", "push", "wait_inside", "wait_end", "optimizer", "other")
+_SHOWN_AS = {"publish": "optimizer", "meeting": "rest", "other": "rest"}
+ORDER = (*_PASSES, "overhead", "gather", "push", "wait_inside", "wait_end", "optimizer", "rest")
 _FRAME, _BETWEEN = 190, 40  # pixels around the two panels, and from one to the other
 _NAMES = 60  # pixels of devices' names, above which a panel's title begins, too
 
@@ -36,7 +36,8 @@ def gantt(
     timeline: Timeline, minibatch: int, *, until: float = 0.0, number: int | None = None, most: int = MOST_DEVICES
 ) -> go.Figure:
     """`until` (seconds) gives charts a common axis; `number` is told where the timeline is cut from a longer run."""
-    return go.Figure(_chart(timeline, minibatch, until=until, number=number, most=most))
+    drawn = _visible(timeline, minibatch, most)
+    return go.Figure(_chart(timeline, minibatch, drawn, until=until, words=_looks(drawn), number=number, most=most))
 
 
 def pair(
@@ -50,8 +51,13 @@ def pair(
 def panels(timelines: Sequence[Timeline], minibatch: int, *, number: int | None, most: int) -> dict[str, Any]:
     """That figure in plain values, which plotly has not checked yet: that takes longer than all else."""
     spans = [makespan(*timeline.block_of(minibatch)) for timeline in timelines]
-    charts = [_chart(timeline, minibatch, until=max(spans), number=number, most=most) for timeline in timelines]
-    rows = [drawn["layout"]["height"] - 150 - (HEAD - 80) for drawn in charts]
+    drawn = [_visible(timeline, minibatch, most) for timeline in timelines]
+    words = _looks([bar for bars in drawn for bar in bars])
+    charts = [
+        _chart(timeline, minibatch, bars, until=max(spans), words=words, number=number, most=most)
+        for timeline, bars in zip(timelines, drawn, strict=True)
+    ]
+    rows = [chart["layout"]["height"] - 150 - (HEAD - 80) for chart in charts]
     whole = sum(rows) + _BETWEEN
     domains = [[1 - rows[0] / whole, 1.0], [0.0, rows[1] / whole]]
     names = [escape(timeline.about.title) for timeline in timelines]
@@ -81,26 +87,45 @@ def panels(timelines: Sequence[Timeline], minibatch: int, *, number: int | None,
         look[name] = {"anchor": anchor, "domain": domain, "autorange": "reversed", "showgrid": False}
     traces: list[dict[str, Any]] = []
     named: set[str] = set()  # each kind is once in the legend, which switches it in both
-    for drawn, n in zip(charts, ("", "2"), strict=True):
-        for of_kind in drawn["data"]:
+    for chart, n in zip(charts, ("", "2"), strict=True):
+        for of_kind in chart["data"]:
             name, axes = of_kind["name"], {"xaxis": f"x{n}", "yaxis": f"y{n}"}
             traces.append({**of_kind, **axes, "legendgroup": name, "showlegend": name not in named})
             named.add(name)
     return {"data": traces, "layout": look}
 
 
-def _chart(timeline: Timeline, minibatch: int, *, until: float, number: int | None, most: int) -> dict[str, Any]:
+def _visible(timeline: Timeline, minibatch: int, most: int) -> list[Bar]:
+    """Of the devices that are drawn, what is long enough to be seen."""
+    block, place = timeline.block_of(minibatch)
+    least, devices = makespan(block, place) / 10_000, choose(block, place, most)
+    return [bar for device in devices for bar in bars(block, place, device) if bar.seconds > least]
+
+
+def _looks(visible: Sequence[Bar]) -> str:
+    """What these bars look like, and why."""
+    words = f"; {WAITING}" if any(bar.kind in HATCHED for bar in visible) else ""
+    if any(bar.kind in ("wait_inside", "gather", "push") for bar in visible):
+        words += "; pauses between the layers of a pass are drawn together at its end"
+    return words + ("; outlined: taken from the shared queue" if any(bar.entry >= 0 for bar in visible) else "")
+
+
+def _chart(
+    timeline: Timeline,
+    minibatch: int,
+    visible: Sequence[Bar],
+    *,
+    until: float,
+    words: str,
+    number: int | None,
+    most: int,
+) -> dict[str, Any]:
     """The figure in plain values, which plotly has not checked yet."""
     block, place = timeline.block_of(minibatch)
     span, about = makespan(block, place), timeline.about
     devices = choose(block, place, most)
-    visible = [bar for device in devices for bar in bars(block, place, device) if bar.seconds > span / 10_000]
-    words = f"minibatch {minibatch if number is None else number}, {timeline.tokens[minibatch]:,} tokens in "
-    words += f"{timeline.samples[minibatch]:,} samples"
-    if any(bar.kind in ("wait_inside", "gather", "push") for bar in visible):
-        words += "; pauses between the layers of a pass are drawn together at its end"
-    if any(bar.entry >= 0 for bar in visible):
-        words += "; outlined: taken from the shared queue"
+    drawn = f"minibatch {minibatch if number is None else number}, {timeline.tokens[minibatch]:,} tokens in "
+    words = f"{drawn}{timeline.samples[minibatch]:,} samples{words}"
     if len(devices) < about.devices:
         words += f"; {len(devices)} of {about.devices} devices are drawn, chosen evenly from the busiest to the idlest"
     title = f"{escape(about.title)}: {in_seconds(span)}, devices idle {idle(block, place):.0%}"
@@ -127,6 +152,7 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
         "base": [bar.start for bar in bars],
         "orientation": "h",
         "name": NAMES[kind],
+        "showlegend": True,  # also where it is the only one
         "marker": look,
         "customdata": [
             "end of minibatch" if bar.microbatch < 0 else microbatch_named(bar.microbatch, of_queue)

@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from odcsim.plots.style import BLUE, COLOURS, DOTTED, GREY, INK, SKY, figure, marker, whiskers
+from odcsim.plots.style import BLUE, COLOURS, DOTTED, GREY, HATCHED, INK, SKY, WAITING, figure, marker, whiskers
 from odcsim.results.metrics import PARTS
 from odcsim.results.summary import REFERENCE, Row
 from odcsim.say.timeline_words import NAMES
@@ -35,19 +35,21 @@ def idle(rows: Sequence[Row]) -> go.Figure:
         title = f"Devices idle {before.idle:.0%} of the time under {label(before)}, and no row is faster"
     elif before is not None:
         title = f"Devices idle {before.idle:.0%} of the time under {label(before)}, {best.idle:.0%} under {label(best)}"
-    subtitle = "share of device time, shortest makespan on top"
-    drawn = figure(title, subtitle, x="share of device time (%)", height=FRAME_PIXELS + ROW_PIXELS * len(rows))
     shares = {"compute": [1 - r.idle for r in ordered]} | {p: [r.idle_parts[p] for r in ordered] for p in PARTS}
+    shares = {part: values for part, values in shares.items() if any(v > 0.0005 for v in values)}
+    subtitle = "share of device time, shortest makespan on top"
+    subtitle += f"; {WAITING}" if HATCHED.keys() & shares else ""
+    drawn = figure(title, subtitle, x="share of device time (%)", height=FRAME_PIXELS + ROW_PIXELS * len(rows))
     for part, values in shares.items():
-        if any(v > 0.0005 for v in values):
-            drawn.add_bar(
-                y=[label(r) for r in ordered],
-                x=[100 * v for v in values],
-                orientation="h",
-                name=NAMES[part],
-                marker=marker(part),
-                hovertemplate="%{y}<br>%{fullData.name}: %{x:.1f} %<extra></extra>",
-            )
+        drawn.add_bar(
+            y=[label(r) for r in ordered],
+            x=[100 * v for v in values],
+            orientation="h",
+            name=NAMES[part],
+            showlegend=True,
+            marker=marker(part),
+            hovertemplate="%{y}<br>%{fullData.name}: %{x:.1f} %<extra></extra>",
+        )
     drawn.update_layout(barmode="stack", bargap=0.28)
     drawn.update_yaxes(categoryorder="array", categoryarray=[label(r) for r in ordered])
     return drawn.update_xaxes(range=[0, 100.3], dtick=20)
@@ -141,7 +143,8 @@ def ceiling(points: Sequence[tuple[int, Sequence[Row]]], limit: float | None) ->
 def lead(name: str, labels: Sequence[str], leads: Sequence[float | None], here: str, worth: float) -> go.Figure:
     """On-demand's lead as one thing is changed. `worth`: the lead from which on it pays; `here`: the label of the
     question's own value."""
-    drawn = figure(name, "speedup of on-demand over the best without it", x=name, y="times as fast", height=300)
+    words = "speedup of on-demand over the best without it; dotted: from here on it pays; large: what you asked about"
+    drawn = figure(name, words, x=name, y="times as fast", height=300)
     drawn.add_hline(y=worth, line=DOTTED)
     drawn.add_scatter(
         x=list(labels),

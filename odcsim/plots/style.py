@@ -23,8 +23,10 @@ COLOURS = {
     "overhead": GREY,
     "optimizer": "#5B5B5B",
     "other": GREY,
+    "rest": "#C4C4C4",
 }
 HATCHED = {"wait_inside": "/", "wait_end": "\\"}
+WAITING = "hatched: waiting for others"  # beneath the title of every picture with hatched bars
 DOTTED = {"color": INK, "dash": "dot", "width": 1.5}  # a line of what is compared with
 
 AXIS: dict[str, Any] = {"automargin": True, "gridcolor": GRID, "zeroline": False, "linecolor": GRID}

@@ -5,7 +5,7 @@ from math import floor, log10
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from odcsim.plots.gantt import ORDER, bars, choose, headline, makespan
-from odcsim.plots.style import COLOURS, HATCHED
+from odcsim.plots.style import COLOURS, HATCHED, WAITING
 from odcsim.say.timeline_words import NAMES
 from odcsim.timeline import Block, Timeline
 
@@ -47,7 +47,8 @@ def svg(timelines: Sequence[Timeline], minibatch: int) -> str:
         y = below + GAP
     for x, words in ticks:
         _text(root, float(x), y + 4, words, "quiet", "middle")
-    _text(root, LEFT, y + 20, "seconds from the start of the minibatch", "quiet")
+    waits = f"; {WAITING}" if HATCHED.keys() & kinds else ""
+    _text(root, LEFT, y + 20, f"seconds from the start of the minibatch{waits}", "quiet")
     height = _legend(root, [kind for kind in ORDER if kind in kinds], y + 46)
     root.attrib |= {"height": f"{height}", "viewBox": f"0 0 {WIDTH} {height}"}
     indent(root, " ")

@@ -23,6 +23,7 @@ NAMES = {
     "overhead": "fixed cost of a microbatch",
     "optimizer": "optimizer",
     "other": "other (fixed costs, optimizer)",
+    "rest": "nothing to do, or meeting others",  # where fixed costs and the optimizer have bars of their own
 }
 
 

@@ -28,7 +28,7 @@ from odcsim.executors.simulation import simulate
 from odcsim.observed.run import Doing, RanStep
 from odcsim.plots import diagnosis, style
 from odcsim.plots.diagnosis import MOST, PIECES, choose, coarse, ran_step, worst
-from odcsim.plots.gantt import MOST_DEVICES, bars, idle
+from odcsim.plots.gantt import MOST_DEVICES, ORDER, bars, idle
 from odcsim.plots.pareto import NEAR, Priced, around, axis, beside, front, pareto, places
 from odcsim.plots.rows import ceiling
 from odcsim.plots.svg import LEFT, RIGHT, WIDTH, svg
@@ -173,6 +173,35 @@ def test_gantt_of_two_timelines_on_one_scale(timeline):
     assert "1.00 times" in figure.layout.title.text
     for look in (one.layout.template.layout for one in (*figures, figure)):  # white lines would show on a dark page
         assert (look.xaxis.gridcolor, look.yaxis.gridcolor, look.yaxis.zeroline) == (style.GRID, style.GRID, False)
+
+
+def drawn_looks(figure):
+    """How bars are filled, with the words that the legend has for each."""
+    looks = defaultdict(set)
+    named = {trace.name for trace in figure.data if trace.type == "bar" and trace.showlegend is not False}
+    for trace in figure.data:
+        if trace.type == "bar":
+            assert trace.name in named, "a bar that no legend names"
+            looks[trace.marker.color, trace.marker.pattern.shape].add(trace.name)
+    return looks
+
+
+def test_every_colour_and_pattern_has_words_of_its_own_beside_it(both, rows):
+    assert len({(style.COLOURS[kind], style.HATCHED.get(kind)) for kind in ORDER}) == len(ORDER)
+    for figure in (plots.gantt(both[0], 0), plots.gantt(both[1], 1), plots.pair(*both, 1), plots.idle(rows)):
+        looks = drawn_looks(figure)
+        assert all(len(names) == 1 for names in looks.values())
+        hatched = any(pattern for _, pattern in looks)
+        assert (style.WAITING in figure.layout.title.subtitle.text) == hatched
+    for one in ([both[0]], [both[1]], both):
+        root = fromstring(svg(one, 1))
+        fills = {path.get("fill") for path in root.findall(f"{SVG}path")}
+        boxes = [box.get("fill") for box in root.findall(f"{SVG}rect")]
+        words = [text.text for text in root.findall(f"{SVG}text")]
+        assert len(boxes) == len(set(boxes)) == len(fills)
+        assert fills == set(boxes)
+        assert any(style.WAITING in text for text in words) == any(fill.startswith("url") for fill in fills)
+        assert words[-len(boxes) :] == [NAMES[kind] for kind in ORDER if NAMES[kind] in words]
 
 
 def test_gantt_of_many_devices_says_what_is_left_out_and_keeps_the_busiest_and_the_idlest(timeline):
