@@ -47,10 +47,10 @@ class Option:
     brief: bool = False  # the short help tells of it
     hidden: bool = False  # no command line asks for it
     control: str = ""  # what the explorer calls it, which has a control for it
-    stops: tuple[Any, ...] = ()  # of a slider
+    stops: tuple[Any, ...] = ()  # of a slider, or of a list where they are texts
     # Of a recipe:
-    words: str = ""  # what follows a model's name where the value is not the usual one; {} is the value
-    none: str = ""  # the same of the value "none"
+    # What follows a model's name where the value is not the usual one, with {} for the value; or by value.
+    words: str | Mapping[str, str] = ""
     compared: bool = False  # a comparison tries every value; who runs but one has to say which
     engine: bool = False  # the engine's alone: predictions do not know it
     predicted: bool = False  # predictions' alone: the engine does not run it
@@ -85,6 +85,10 @@ class Option:
         """How a command line says this value, which is not the usual one where it is true or false."""
         text = f"{value:g}" if isinstance(value, float) else str(value)
         return [self.flag] if self.type is bool else [self.flag, text]
+
+    def phrase(self, value: Any) -> str:
+        """The value in words."""
+        return self.words.format(value) if isinstance(self.words, str) else self.words.get(value, "")
 
     def from_text(self, text: str) -> Any:
         """On a command line. Numbers are written as people do: 16k, 5%."""

@@ -28,6 +28,15 @@ ACCUMULATE = ("locked", "slots")
 RECOMPUTE = ("full", "operators", "layers", "none")
 PRECISIONS = ("bf16", "fp8")
 FAR = ("each", "hierarchical")
+# Of each value, as people say it behind a model's name.
+RECOMPUTE_WORDS = {
+    "full": "with full recompute",
+    "operators": "with selective recompute of cheap operators",
+    "layers": "with recompute of every second layer",
+    "none": "without recompute",
+}
+STACK_WORDS = {"tuned": "with a fused optimizer", "compiled": "with torch.compile", "plain": "without fused kernels"}
+LOSS_WORDS = {"chunked": "with logits in chunks", "whole": "with all logits at once", "policy": "with a policy loss"}
 LARGEST = 1e15  # of a number, as of any in a file
 BY_RULE = "usual"  # the sharding of a recipe for which nobody chose one
 # What else files have of two of the fields: recompute may be true or false there, and then `PART` says of what.
@@ -46,12 +55,14 @@ class Kernels:
         estimated=True, words="with attention by {}",
         help="attention kernel; usual: what most people run on this GPU")  # fmt: skip
     stack: str = _choice("tuned", values=("tuned", "compiled", "plain"), beside={f"--{COMPILE}": "compiled"},
-        estimated=True, words="on a {} stack",
-        help="software stack; compiled: torch.compile; plain: a trainer without fused kernels (tuned)")  # fmt: skip
+        estimated=True, words=STACK_WORDS,
+        help="kernels beside attention and matmuls; tuned: fused optimizer and loss; compiled: torch.compile; plain: a "
+        "trainer as it comes, nothing fused (tuned)")  # fmt: skip
     precision: str = _choice("bf16", values=PRECISIONS, estimated=True, words="in {}",
         help="precision of the layers' matmuls (bf16)")  # fmt: skip
-    loss: str = _choice("chunked", values=("chunked", "whole", "policy"), estimated=True, words="with a {} loss",
-        help="whole: logits of a whole microbatch at once; policy: RL loss with entropy, in chunks (chunked)",
+    loss: str = _choice("chunked", values=("chunked", "whole", "policy"), estimated=True, words=LOSS_WORDS,
+        help="logits; chunked: a part at a time, as Liger's fused loss; whole: those of a whole microbatch at once; "
+        "policy: RL loss with entropy, in chunks (chunked)",
     )  # fmt: skip
 
 
@@ -68,28 +79,30 @@ class Recipe:
         also={"selective": "operators", True: "full", False: "none"},  # the first as Megatron calls it
         beside={"--no-recompute": "none", f"--{PART}": dict(zip(SELECTIVE, RECOMPUTE, strict=False))},
         searched=True, brief=True, control="recompute", stops=RECOMPUTE, estimated=True, measured=("full", "none"),
-        words="with recompute of {} alone", none="without recompute",
-        help="activation checkpointing (full); full: every layer; operators: cheap ones; layers: every second layer",
+        words=RECOMPUTE_WORDS,
+        help="activation checkpointing (full); full: every layer; operators: selective, cheap operators alone; "
+        "layers: every second layer",
     )  # fmt: skip
     sharding: str = _choice(BY_RULE, values=(BY_RULE, *SHARDINGS),
         searched=True, brief=True, control="sharding", stops=(BY_RULE, *SHARDINGS),
         help="sharding: FSDP (ZeRO-3), HSDP, or by rule (usual); hybrid (HSDP): every node holds all parameters; "
         "usual: predictions take it where several nodes hold it")  # fmt: skip
     accumulate: str = _choice("locked", values=ACCUMULATE, engine=True,
-        help="gradient sums; slots: bitwise reproducible (locked)")  # fmt: skip
+        help="sums of gradients; locked: all ranks add into one, in any order; slots: one for each rank, bitwise "
+        "reproducible (locked)")  # fmt: skip
     # Of weights on their way, and what is computed in; masters and sums are fp32. A prediction takes its profile's.
     dtype: str = _choice("float32", values=("float32", "bfloat16"), engine=True,
         help="type to compute and communicate in (float32)")  # fmt: skip
     kernels: Kernels = Kernels()
     optimizer: str = _choice("fp32", values=("fp32", "bf16", "8bit", "pure"),
-        estimated=True, words="with moments in {}",
+        estimated=True, words="with AdamW moments in {}",
         help="type of AdamW's moments; pure: bf16, weights and gradients, too (fp32)")  # fmt: skip
     offload: bool = _choice(False, estimated=True, words="with states offloaded",
         help="keep optimizer states in host memory")  # fmt: skip
     lora: int = _choice(0, estimated=True, words="with adapters of rank {}",
         help="train only LoRA adapters of this rank")  # fmt: skip
     copies: str = _choice("kernels", values=("kernels", "engines"), estimated=True, words="with copy {}",
-        help="gather with SM kernels or with copy engines (kernels)")  # fmt: skip
+        help="what gathers parameters: SM kernels, or the GPU's copy engines (kernels)")  # fmt: skip
     exchange: str = _choice("end", values=EXCHANGES, hidden=True)
     reduce: str = _choice("fp32", values=("fp32", "bf16"), words="with gradients sent in {}",
         help="type in which gradients are sent (fp32)")  # fmt: skip
@@ -98,7 +111,8 @@ class Recipe:
     streams: str = _choice("one", values=("one", "two"), predicted=True, words="with {} streams of collectives",
         help="NCCL streams; two: reduce-scatters do not wait for all-gathers (one)")  # fmt: skip
     far: str = _choice("each", values=FAR, words="with {} transfers",
-        help="on-demand transfers between nodes: each GPU fetches all; hierarchical: once per node (each)")  # fmt: skip
+        help="on-demand transfers between nodes; each: every GPU by itself; hierarchical: once for all GPUs of a node "
+        "(each)")  # fmt: skip
 
     def __post_init__(self) -> None:
         for name, choice in CHOICES.items():
@@ -160,14 +174,16 @@ class Recipe:
     @property
     def words(self) -> str:
         """What is not as usual, behind a model's name."""
-        chosen = [(CHOICES[name], self.value(name)) for name in self.unusual]
-        each = [c.none if c.none and value == "none" else c.words.format(value) for c, value in chosen]
-        return "".join(f" {words}" for words in each if words)
+        return self._phrases(self.unusual)
 
     @property
     def full_words(self) -> str:
         """The same, and full recompute, which is usual and what not everybody runs: an advice may choose less."""
-        return f"{' with full recompute' if self.recompute == 'full' else ''}{self.words}"
+        return self._phrases([name for name in CHOICES if name == "recompute" or name in self.unusual])
+
+    def _phrases(self, names: Iterable[str]) -> str:
+        words = ", ".join(filter(None, (CHOICES[name].phrase(self.value(name)) for name in names)))
+        return f" {words}" if words else ""
 
     def check_adapters(self, model: "Model") -> None:
         """Refuse a rank that no weight has: of a slip of the finger the adapters would fill a machine."""

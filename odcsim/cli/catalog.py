@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from odcsim.catalog import Figure, Source
     from odcsim.model import Model
 
-_WIDTHS = (-24, 8, 8, 8, 8, 9)
+_GPU_WIDTHS, _MODEL_WIDTHS = (-24, 8, 8, 8, 8, 9), (-24, 8, 8, 8, 8, 11)
 _GPU_HEAD = (
     ("GPU", "peak", "matmul", "memory", "links", "network"),
     ("", "TFLOP/s", "TFLOP/s", "GB", "GB/s", "Gb/s"),
 )
 _MODEL_HEAD = (
-    ("model", "params", "active", "layers", "layer", "even at"),
-    ("", "B", "B", "", "MB", "tokens"),
+    ("model", "params", "active", "layers", "layer", "attention"),
+    ("", "B", "B", "", "MB", "= matmuls"),
 )
 
 
@@ -59,14 +59,15 @@ def _list(args: argparse.Namespace) -> None:
     for gpu in gpus:
         rates = [f"{rate:.0f}" for rate in (gpu.peak_flops / 1e12, gpu.matmul_flops / 1e12, gpu.memory_bytes / 1e9)]
         rows.append([gpu.name, *rates, f"{gpu.link_bandwidth / 1e9:.4g}", f"{gpu.nic_bandwidth * 8 / 1e9:.0f}"])
-    print(*tables.lines(rows, _WIDTHS), "", sep="\n")
+    print(*tables.lines(rows, _GPU_WIDTHS), "", sep="\n")
     rows = [*_MODEL_HEAD]
     for model in models:
         sizes = [_short(model.parameters / 1e9), _short(model.active_parameters / 1e9), str(model.layers)]
         even = f"{model.even_length:.0f}" if model.full_layers == model.layers else "-"
         rows.append([model.name, *sizes, _short(model.layer_bytes() / 1e6), even])
-    print(*tables.lines(rows, _WIDTHS), "", sep="\n")
-    print("even at: sample length whose attention costs as much as the matmuls, where every layer attends fully")
+    print(*tables.lines(rows, _MODEL_WIDTHS), "", sep="\n")
+    print("attention = matmuls: tokens of a sample from which on attention costs more than the matmuls")
+    print("-: not every layer attends to all tokens")
     return None
 
 
@@ -135,7 +136,8 @@ def _show_model(model: "Model", source: "Source | None", path: str, as_json: boo
         return options.print_json(known | origin)
     print(model.name)
     rows = []
-    for key, value in (shape | derived).items():
+    equal = {"attention = matmuls at (tokens)": derived.pop("even_length")}
+    for key, value in (shape | derived | equal).items():
         if value or key == "tied":
             counts = isinstance(value, int) and not isinstance(value, bool)
             rows.append((f"  {key}", f"{value:,}" if counts else str(value)))

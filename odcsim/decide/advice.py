@@ -13,6 +13,7 @@ from odcsim import catalog
 from odcsim import profile as profiles
 from odcsim.answer import Result
 from odcsim.catalog import fits
+from odcsim.catalog.estimates.memory import IN_WORDS
 from odcsim.decide import room, search, stock
 from odcsim.decide.asking import question_by, read
 from odcsim.decide.decision import NEAR, NOTABLE
@@ -453,6 +454,7 @@ def _why_not(site: Site) -> str:
     costs = [room.under(setting.cost, MEETING) for setting in site.settings]
     least = min((room.least(cost, site.trace) for cost in costs), key=lambda memory: memory.total)
     terms = least.terms
-    why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, most of it {max(terms, key=terms.__getitem__)}"
+    most = IN_WORDS[max(terms, key=terms.__getitem__)]
+    why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, most of it {most}"
     ways_out = "; ".join(remedies(site.settings[0]))
     return f"{why}; would fit: {ways_out}" if ways_out else why

@@ -8,7 +8,7 @@ from odcsim.balance.balancer import Deal, Work
 from odcsim.errors import InputError
 from odcsim.neighbours.packing import Rows
 from odcsim.program import Sync, sync_named
-from odcsim.recipe import Recipe
+from odcsim.recipe import CHOICES, Recipe
 
 ENGINE = "on-demand"  # what odc_engine brings, and no trainer runs by itself
 COLLECTIVE = ("collective",)
@@ -162,8 +162,8 @@ def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     if recipe.optimizer != "fp32":
         yield "moments", f"--optimizer {recipe.optimizer}", f"moments in {recipe.optimizer}"
     if recipe.recompute in ("operators", "layers"):
-        part = "operators" if recipe.recompute == "operators" else "every second layer"
-        yield recipe.recompute, f"--recompute {recipe.recompute}", f"recompute of {part} alone"
+        words = CHOICES["recompute"].phrase(recipe.recompute).removeprefix("with ")
+        yield recipe.recompute, f"--recompute {recipe.recompute}", words
     if not recipe.reshard:
         yield "reshard", "--no-reshard", ""
     for name in ("precision", "reduce", "streams"):

@@ -16,7 +16,7 @@ from odcsim.decide.limit import limits
 from odcsim.decide.remedies import remedies
 from odcsim.decide.whole_run import epochs
 from odcsim.neighbours.neighbour import Neighbour
-from odcsim.recipe import Recipe
+from odcsim.recipe import CHOICES, Recipe
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
 from odcsim.results.intervals import Draws
@@ -83,12 +83,12 @@ def mark(row: Row, decision: Decision) -> str:
 def memory_table(decision: Decision) -> AnswerTable:
     """What the memory of the rows that the decision rests on is for."""
     rows = {r.name: r.memory_terms for r in (decision.reference, decision.rival, decision.best) if r.memory_terms}
-    names = [name for name in next(iter(rows.values()), {}) if any(terms[name] for terms in rows.values())]
-    cells = [
-        [row, *(f"{terms[name] / 1e9:.1f}" for name in names), f"{sum(terms.values()) / 1e9:.1f}"]
-        for row, terms in rows.items()
-    ]
-    return AnswerTable(["memory per device, GB", *names, "together"], cells, "Peak memory by use")
+    every = {words: [terms[name] for terms in rows.values()] for name, words in memory.IN_WORDS.items()} if rows else {}
+    every = {words: sizes for words, sizes in every.items() if any(sizes)}
+    every["together"] = [sum(terms.values()) for terms in rows.values()]
+    cells = [[words, *(f"{size / 1e9:.1f}" for size in sizes)] for words, sizes in every.items()]
+    head = ["memory per device, GB", *(row.replace(" + ", "\n+ ") for row in rows)]
+    return AnswerTable(head, cells, "Peak memory by use")
 
 
 def limits_table(swept: Sequence[tuple[int, Comparison]]) -> AnswerTable:
@@ -265,7 +265,7 @@ def misfit(comparison: Comparison, decision: Decision) -> list[str]:
     extra = _over_full(comparison, chosen)
     size = f"{chosen.memory_bytes / 1e9:.0f} GB of memory per device, and one has {limit / 1e9:.0f} GB"
     full = f" Full sharding would need {(chosen.memory_bytes - extra) / 1e9:.0f} GB." if extra else ""
-    most = f" Most of it is {chosen.largest_term}." if chosen.largest_term else ""
+    most = f" Most of it is {most}." if (most := row_words.most(chosen)) else ""
     return [f"Even {chosen.name} does not fit: it is estimated to need {size}.{full}{most}"]
 
 
@@ -356,8 +356,8 @@ def _rules(comparison: Comparison) -> Iterator[str]:
 
 def rules(trainer: Neighbour, recipe: Recipe) -> str:
     every = "; ".join(f"{rule.balancer}: {rule.says}" for rule in trainer.own)
-    kernels = ", ".join(f"{name} {value}" for name, value in trainer.assumes.items() if recipe.value(name) == value)
-    assumed = f" Kernels assumed for it, unless you ask for others: {kernels}." if kernels else ""
+    own = [CHOICES[name].phrase(of) for name, of in trainer.assumes.items() if recipe.value(name) == of]
+    assumed = f" Assumed for it, unless you ask for others: {', '.join(own)}." if own else ""
     syncs = " or ".join(trainer.syncs)
     return f"{trainer.name} assigns samples by its own rules ({every}) under {syncs} sync.{assumed}"
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from odcsim.catalog.estimates.memory import IN_WORDS
 from odcsim.results import capacity
 from odcsim.results.capacity import Sized
 from odcsim.results.summary import Row
@@ -51,6 +52,11 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
 
 
+def most(row: Row) -> str:
+    """What most of its memory is for."""
+    return IN_WORDS.get(row.largest_term, "")
+
+
 def _ratio(value: float | None) -> str:
     return "" if value is None else ratio(value)
 
@@ -95,5 +101,5 @@ COLUMNS = {
     "over best": Column("over best collective", lambda r: _ratio(r.speedup_best_collective)),
     "over full": Column("over full sharding", lambda r: _ratio(r.over_full)),
     "memory": Column("memory", memory),
-    "most of memory": Column("most of it", lambda r: r.largest_term if r.memory_fits is False else ""),
+    "most of memory": Column("most of it", lambda r: most(r) if r.memory_fits is False else ""),
 }

@@ -49,7 +49,7 @@ def question(setting: Setting, *, limited: bool = True) -> str:
     where += ", hybrid sharding" if cost.recipe.sharding == "hybrid" else ""
     lengths = f"{trace.name} ({trace.in_words}, longest {trace.longest:,} tokens)"
     model, drawn = f"{cost.model.name}{cost.recipe.full_words}", counted(setting.minibatches, "minibatch")
-    by = "" if setting.trainer is None else f" by {setting.trainer}"
+    by = "" if setting.trainer is None else f", by {setting.trainer},"
     return f"{model}{by} on {where}, {lengths}, {sized(setting, limited=limited)}, {drawn}"
 
 

@@ -26,7 +26,7 @@ from odcsim.cluster import GPU
 from odcsim.errors import InputError, nearest
 from odcsim.model import ATTENTION_BACKWARD, BYTES_BF16, LINEAR_BACKWARD, Model
 from odcsim.profile import Polynomial, Profile
-from odcsim.recipe import PRECISIONS, USUAL, Recipe
+from odcsim.recipe import CHOICES, PRECISIONS, USUAL, Recipe
 
 PUBLISHED = frozenset(("fitted", "measured", "datasheet"))  # kinds of figures that others stated or showed
 PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
@@ -100,7 +100,8 @@ def _origin(gpu: GPU, rates: Rates, recipe: Recipe, used: Collection[str]) -> st
     again = "with" if recipe.recomputes else "without"
     name = rates.usual if recipe.kernels.attention == "usual" else recipe.kernels.attention
     kind = "".join(f" ({kind})" for kind in guessed({kernel(rates, name).kind}))
-    return f"{whose}: {rate}, attention by {name}{kind}, a {recipe.kernels.stack} stack, {again} recompute"
+    stack = CHOICES["stack"].phrase(recipe.kernels.stack)
+    return f"{whose}: {rate}, attention by {name}{kind}, {stack}, {again} recompute"
 
 
 def guessed(kinds: Collection[str]) -> list[str]:

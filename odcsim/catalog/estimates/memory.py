@@ -11,8 +11,8 @@ queries, keys, values and attention's output, the MLP's gate, up, its activation
 As the recipe says; compute and gathers in bf16. Left out: data loading.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from odcsim.catalog.estimates.compute import adapter_parameters, trained_share
 from odcsim.catalog.estimates.work import OPTIMIZERS, SCORES, STACKS
@@ -46,22 +46,26 @@ FROM_EXPERTS = 1 + 2 + 2 + 2
 AT_ONCE, AT_ONCE_PLAIN = 6, 3
 
 
+def _term(words: str) -> Any:
+    return field(default=0.0, metadata={"words": words})
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on one device at the peak of a minibatch, by what they are for."""
+    """Bytes on one device at the peak of a minibatch, by what they are for, each with the words that people read."""
 
-    weights: float = 0.0  # master shards; frozen ones in bf16
-    moments: float = 0.0  # of the optimizer
-    gradients: float = 0.0  # shards of them, and those that are not reduced yet
-    unsharded: float = 0.0  # weights gathered for compute
-    activations: float = 0.0
-    logits: float = 0.0
-    buffers: float = 0.0  # of the communication
-    arena: float = 0.0  # what on-demand lays out for peers: weights in bf16 to gather, sums of gradients to push to
-    in_node: float = 0.0  # what hybrid sharding keeps beside the shards: a node's parameters, and sums of its gradients
-    step: float = 0.0  # what the optimizer's step holds beside its states
-    slack: float = 0.0  # what an allocator loses between sizes
-    context: float = 0.0  # the GPU's, which no allocator shows
+    weights: float = _term("weights")  # master shards; frozen ones in bf16
+    moments: float = _term("AdamW moments")
+    gradients: float = _term("gradients")  # shards of them, and those that are not reduced yet
+    unsharded: float = _term("gathered parameters")
+    activations: float = _term("activations")
+    logits: float = _term("logits")
+    buffers: float = _term("communication buffers")
+    arena: float = _term("buffers that peers read and write")  # weights in bf16 to gather, sums of gradients to push to
+    in_node: float = _term("a node's copies (hybrid)")  # its parameters and sums of gradients, beside the shards
+    step: float = _term("optimizer step")  # what it holds beside its states
+    slack: float = _term("allocator fragmentation")  # lost between sizes
+    context: float = _term("GPU context")  # which no allocator shows
 
     @property
     def terms(self) -> dict[str, float]:
@@ -80,6 +84,9 @@ class Memory:
     def tensors(self) -> float:
         """What it reports as allocated."""
         return self.allocated - self.slack
+
+
+IN_WORDS: dict[str, str] = {term.name: term.metadata["words"] for term in fields(Memory)}
 
 
 class Activations(NamedTuple):

@@ -158,7 +158,7 @@ def _memory(decision: Decision) -> list[str]:
     """What the memory of the rows that count is for."""
     table = comparison_words.memory_table(decision)
     words = "Peak memory of one device in a minibatch (GB), by use."
-    return [page.heading("Memory"), page.table(table), page.paragraph(words, "note")] if table.head[1:-1] else []
+    return [page.heading("Memory"), page.table(table), page.paragraph(words, "note")] if table.head[1:] else []
 
 
 def _origins(comparison: Comparison) -> list[str]:
