@@ -78,13 +78,14 @@ class Recipe:
     recompute: str = _choice("full", values=RECOMPUTE,
         also={"selective": "operators", True: "full", False: "none"},  # the first as Megatron calls it
         beside={"--no-recompute": "none", f"--{PART}": dict(zip(SELECTIVE, RECOMPUTE, strict=False))},
-        searched=True, brief=True, control="recompute", stops=RECOMPUTE, estimated=True, measured=("full", "none"),
+        searched=True, brief=True, control="recompute (activation checkpointing)", stops=RECOMPUTE,
+        estimated=True, measured=("full", "none"),
         words=RECOMPUTE_WORDS,
         help="activation checkpointing (full); full: every layer; operators: selective, cheap operators alone; "
         "layers: every second layer",
     )  # fmt: skip
     sharding: str = _choice(BY_RULE, values=(BY_RULE, *SHARDINGS),
-        searched=True, brief=True, control="sharding", stops=(BY_RULE, *SHARDINGS),
+        searched=True, brief=True, control="sharding (full: FSDP, hybrid: HSDP)", stops=(BY_RULE, *SHARDINGS),
         help="sharding: FSDP (ZeRO-3), HSDP, or by rule (usual); hybrid (HSDP): every node holds all parameters; "
         "usual: predictions take it where several nodes hold it")  # fmt: skip
     accumulate: str = _choice("locked", values=ACCUMULATE, engine=True,

@@ -37,7 +37,8 @@ OF_PAGE = {
 OF_RECIPE = {name: option for name, option in CHOICES.items() if option.control}
 CONTROLS = {name: option for name, option in FIELDS.items() if option.control} | OF_PAGE | OF_RECIPE
 TEXTS = tuple(name for name, option in CONTROLS.items() if option.type is str and not option.stops)
-STOPS = {name: option.stops for name, option in CONTROLS.items() if option.stops}  # of sliders
+STOPS = {name: option.stops for name, option in CONTROLS.items() if option.stops and option.type is not str}  # sliders
+LISTS = {name: option.stops for name, option in CONTROLS.items() if option.stops and option.type is str}
 READ = tuple(name for name in LENGTHS if name not in CONTROLS)  # how lengths are read, which a link holds
 OPENED = {name: FIELDS[name] for name in (*READ, "profile")}  # what a page is opened with, and has no control for
 LINKED = CONTROLS | OPENED
@@ -147,8 +148,8 @@ def read_link(search: Any) -> PageQuestion:
 
 
 def read_controls(values: Mapping[str, Any], before: PageQuestion | None = None) -> PageQuestion:
-    """What the controls say: texts, a price, and of each slider the number of its stop. Lengths are read as `before`,
-    where they are the same."""
+    """What the controls say: texts, a price, choices from lists, and of each slider the number of its stop. Lengths are
+    read as `before`, where they are the same."""
     known = dict(values) | ({} if before is None else {"profile": before.profile})
     if before is not None and before.trace == values["trace"]:
         known |= {name: getattr(before, name) for name in READ}
@@ -159,6 +160,9 @@ def read_controls(values: Mapping[str, Any], before: PageQuestion | None = None)
         if isinstance(place, bool) or not isinstance(place, int | float | str) or f"{place}" not in places:
             raise InputError(f"{name} stands at {place!r:.40}", fix=f"its stops go from 0 to {len(stops) - 1}")
         known[name] = places[f"{place}"]
+    for name, among in LISTS.items():
+        if values[name] not in among:
+            raise InputError(f"{name} is {values[name]!r:.40}", fix=f"it may be {', '.join(among)}")
     return _question_of(known)
 
 

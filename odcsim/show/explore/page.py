@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from odcsim import catalog
 from odcsim.plots.html import style
@@ -13,11 +13,20 @@ from odcsim.plots.style import HEAD
 from odcsim.reading.named import names
 from odcsim.say import setting_words
 from odcsim.show.explore import reply as replies
-from odcsim.show.explore.controls import CONTROLS, SHARDED, STOPS, TEXTS, PageQuestion, read_controls, read_link
+from odcsim.show.explore.controls import (
+    CONTROLS,
+    LISTS,
+    SHARDED,
+    STOPS,
+    TEXTS,
+    PageQuestion,
+    read_controls,
+    read_link,
+)
 from odcsim.show.explore.line import or_line
 
 TITLE = "What would it take to train on your lengths?"
-FIELDS = (*TEXTS, *STOPS, "price")
+FIELDS = (*TEXTS, *STOPS, *LISTS, "price")
 
 _COPY = """(clicks, command) => { navigator.clipboard.writeText(command); return "copied"; }"""
 _LINK = """(search) => { history.replaceState(null, "", location.pathname + (search || "")); return ""; }"""
@@ -32,10 +41,13 @@ def page(start: PageQuestion) -> Dash:
     opened = Output("link-problem", "children"), Input("place", "search")
     app.callback(*values, *opened)(lambda search: _from_link(search, start))
     said = [f"{name}-said" for name in STOPS]
-    shown = [Output(name, "children") for name in (*said, "advice", "table", "command", "problem")]
+    shown = [Output(name, "children") for name in (*said, "advice", "table", "command")]
+    problems = [Output(f"{name}-problem", "children") for name in FIELDS]
+    back = [Output(name, "value", allow_duplicate=True) for name in FIELDS]
     controls = [Input(name, "value") for name in FIELDS]
-    link = State("place", "search")
-    app.callback(Output("asked", "data"), *shown, *controls, link, prevent_initial_call=True)(_answer)
+    known = State("place", "search"), State("asked", "data")
+    answered = Output("asked", "data"), *shown, *problems, *back
+    app.callback(*answered, *controls, *known, prevent_initial_call=True)(_answer)
     drawn = [Output("pair", "figure"), Output("picture", "aria-label"), Output("caption", "children")]
     app.callback(*drawn, Input("asked", "data"))(_chart)
     app.callback(Output("break-even", "children"), Input("asked", "data"))(_break_even)
@@ -60,14 +72,16 @@ def _layout(asked: PageQuestion) -> Any:
     known = {"trace": names(), "model": catalog.model_names(), "gpu": catalog.gpu_names()}
     texts = [_text(name, getattr(asked, name), known[name]) for name in TEXTS]
     sliders = [_slider(name, STOPS[name], asked.value(name)) for name in STOPS]
-    price = _named("price", CONTROLS["price"].control, dcc.Input(id="price", type="number", min=0, step="any"))
+    lists = [_list(name, LISTS[name], asked.value(name)) for name in LISTS]
+    money = dcc.Input(id="price", type="number", min=0, step="any", debounce=True)
+    price = _named("price", CONTROLS["price"].control, money)
     buttons = [html.Button(words, id=name) for name, words in (("copy", "Copy as command"), ("save", "Save report"))]
     hidden = [dcc.Location(id="place", refresh=False), dcc.Store(id="asked"), dcc.Download(id="report")]
     return html.Main(
         [
             html.H1(TITLE),
-            html.Div([*texts, *sliders, price], className="controls"),
-            html.Div([html.Span(id="link-problem"), html.Span(id="problem")], role="alert", className="problem"),
+            html.Div([*texts, *sliders, price, *lists], className="controls"),
+            html.Div(id="link-problem", role="alert", className="problem"),
             html.Div(id="advice", className="answer", **{"aria-live": "polite"}),
             html.Figure(
                 [
@@ -89,7 +103,19 @@ def _layout(asked: PageQuestion) -> Any:
 
 
 def _named(name: str, words: str, control: Any, *said: Any) -> Any:
-    return html.Div([html.Label([words, *said], htmlFor=name), control])
+    return html.Div([html.Label([words, *said], htmlFor=name), control, _problem(name)])
+
+
+def _problem(name: str) -> Any:
+    """Where it is said why the control went back."""
+    return html.Div(id=f"{name}-problem", role="alert", className="problem")
+
+
+def _list(name: str, among: Sequence[str], value: str) -> Any:
+    option = CONTROLS[name]
+    options = [{"label": option.phrase(one) or one, "value": one} for one in among]
+    control = dcc.RadioItems(id=name, options=options, value=value, inline=True)
+    return html.Fieldset([html.Legend(option.control), control, _problem(name)])
 
 
 def _text(name: str, value: str, known: Sequence[str]) -> Any:
@@ -110,26 +136,43 @@ def _from_link(search: Any, start: PageQuestion) -> list[Any]:
 
 
 def _set(asked: PageQuestion, problem: str) -> list[Any]:
+    return [*_values(asked), problem]
+
+
+def _values(asked: PageQuestion) -> list[Any]:
+    """Of the controls."""
     places = [STOPS[name].index(asked.value(name)) for name in STOPS]
-    return [*(getattr(asked, name) for name in TEXTS), *places, asked.price, problem]
+    return [*(getattr(asked, name) for name in TEXTS), *places, *map(asked.value, LISTS), asked.price]
 
 
 def _answer(*values: Any) -> list[Any]:
-    """What is asked as a link, then what is shown of it; where it cannot be asked, why, and the rest stays. The last
-    value is the link that was opened."""
-    before: PageQuestion = or_line(lambda: read_link(values[-1]), lambda _: PageQuestion())
-    asked = lambda: _shown(read_controls(dict(zip(FIELDS, values[:-1], strict=True)), before))  # noqa: E731
-    return or_line(asked, lambda line: [no_update] * (len(STOPS) + 4) + [line])
+    """What is asked as a link, then what is shown of it. Where it cannot be asked, the controls go back to the last
+    question that was answered, and beside the one that was changed stands why. The last values are the link that was
+    opened, and that of the last answer."""
+    *asked, opened, last = values
+    before: PageQuestion = or_line(lambda: read_link(opened), lambda _: PageQuestion())
+    shown = lambda: _shown(read_controls(dict(zip(FIELDS, asked, strict=True)), before), last)  # noqa: E731
+    return or_line(shown, lambda line: _refused(line, last))
 
 
-def _shown(asked: PageQuestion) -> list[Any]:
+def _refused(line: str, last: Any) -> list[Any]:
+    changed, stay = ctx.triggered_id if ctx.triggered_id in FIELDS else FIELDS[0], [no_update] * len(FIELDS)
+    problems = [line if name == changed else "" for name in FIELDS]
+    back = or_line(lambda: _values(read_link(last)) if last else stay, lambda _: stay)
+    return [*[no_update] * (len(STOPS) + 4), *problems, *back]
+
+
+def _shown(asked: PageQuestion, last: Any) -> list[Any]:
+    """Nothing new of the question that was answered last, to which controls went back: why they did stays."""
+    if last and read_link(last) == asked:
+        return [no_update] * (len(STOPS) + 4 + 2 * len(FIELDS))
     found = replies.reply(asked)
     left = asked.lengths.left_out
     told = [f"{asked.trace}: {left}"] if left else []
     words = [html.P(text) for text in [*found.advice, found.verdict, setting_words.fixed(asked.setting), *told]]
     bare = {name: asked.value(name) for name in ("trace", SHARDED)}  # without any link it is what the page began with
     link = asked.search or f"?{urlencode(bare)}"
-    return [link, *_said(asked), words, _table(found), asked.command, ""]
+    return [link, *_said(asked), words, _table(found), asked.command, *[""] * len(FIELDS), *[no_update] * len(FIELDS)]
 
 
 def _said(asked: PageQuestion) -> list[str]:
@@ -138,9 +181,7 @@ def _said(asked: PageQuestion) -> list[str]:
     setting = asked.setting
     best = f" (the best of {setting.limits_tried} limits that fit)" if setting.limits_tried else ""
     known = {"room": f"at most {setting.limit:,}{best}", "network": network}
-    values = {name: asked.value(name) for name in STOPS}
-    plain = {name: value if isinstance(value, str) else f"{value:,g}" for name, value in values.items()}
-    return [*(plain | known).values()]
+    return [*({name: f"{asked.value(name):,g}" for name in STOPS} | known).values()]
 
 
 def _table(found: replies.Reply) -> Any:

@@ -44,5 +44,7 @@ def _outputs(text: str) -> list[str]:
 
 
 def told(reply: Any, name: str = "problem") -> str:
-    """The line that the page shows."""
-    return str(reply.get_json()["response"].get(name, {}).get("children", ""))
+    """The line that the page shows: there, or beside a control."""
+    shown = reply.get_json()["response"]
+    every = [name] if name in shown else [of for of in shown if of.endswith(f"-{name}")]
+    return "".join(str(shown[of].get("children", "")) for of in every)

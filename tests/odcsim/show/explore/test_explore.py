@@ -18,7 +18,7 @@ from odcsim.decide.comparison import inputs
 from odcsim.errors import InputError
 from odcsim.recipe import recipe_of
 from odcsim.say.break_even_words import sentence
-from odcsim.show.explore.controls import STOPS, TEXTS, PageQuestion, read_controls, read_link
+from odcsim.show.explore.controls import LISTS, STOPS, TEXTS, PageQuestion, read_controls, read_link
 from odcsim.show.explore.reply import break_even, chart, reply, report
 from odcsim.support.numbers import dollars, hours
 
@@ -125,6 +125,7 @@ def test_lengths_are_read_as_the_command_says_for_as_long_as_they_are_those(tmp_
     (tmp_path / "b.jsonl").write_text('{"n": 500, "length": 7}\n{"n": null, "length": 7}\n' * 40 + '{"n": 5000}\n')
     assert (READ.lengths.size, READ.lengths.longest) == (41, 900)
     values = {name: getattr(READ, name) for name in (*TEXTS, "price")} | dict.fromkeys(STOPS, 0)
+    values |= {name: among[0] for name, among in LISTS.items()}
     found, other = read_controls(values, READ), read_controls(values | {"trace": "longalign"}, READ)
     assert (found.column, found.truncate, found.skip_bad) == ("n", 900, True)
     assert (other.column, other.truncate, other.skip_bad) == (None, None, False)
