@@ -73,7 +73,10 @@ KERNELS = tuple(f.name for f in fields(Kernels))
 class Recipe:
     """What a step does, with usual values."""
 
-    sync: str = _choice("on-demand", values=SYNCS, compared=True, help="how ranks communicate and synchronize")
+    sync: str = _choice("on-demand", values=SYNCS, compared=True,
+        help="how ranks communicate; collective: FSDP as it is; deferred: gradients are reduced with the last "
+        "microbatch alone (no_sync); on-demand: each rank gathers and pushes by itself, and all meet once a step",
+    )  # fmt: skip
     prefetch: str = _choice("fsdp2", hidden=True)
     recompute: str = _choice("full", values=RECOMPUTE,
         also={"selective": "operators", True: "full", False: "none"},  # the first as Megatron calls it
