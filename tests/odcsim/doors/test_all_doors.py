@@ -4,6 +4,7 @@ A law yields what contradicts it of a question, and an empty line for each thing
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -26,6 +27,7 @@ Values = Mapping[str, Any]
 Law = Callable[[Question], Iterator[str]]
 SIDES = {"collective": ("sorted-slice", "lb-micro"), "on-demand": ("lb-mini", "lb-robust")}  # of break-even
 DEALT = (("lb-micro", "collective"), ("sorted-slice", "collective"), ("lb-mini", "on-demand"))  # of both rl and compare
+WHY = re.compile(r" ?Devices idle \d+% of the time: ")  # begins the sentence on what devices idle for
 LEFT_OUT = "pool"  # by the explorer, which answers while somebody drags
 ALONE = (  # of a row, what it says by itself
     "balancer", "sync", "minibatches", "makespan_seconds", "idle", "idle_parts", "samples_per_second_per_device",
@@ -370,12 +372,19 @@ def trains_as_compared(question: Question) -> Iterator[str]:
 
 
 def verdict_of(lines: Sequence[str]) -> str:
-    return next(line for line in lines if line.startswith(("Yes", "No:", "Out of memory:")))
+    line = next(line for line in lines if line.startswith(("Yes", "No:", "Out of memory:")))
+    return WHY.split(line)[0]
+
+
+def causes_of(lines: Sequence[str]) -> list[str]:
+    """Why devices idle, and what would cost less."""
+    return [WHY.split(line)[1] for line in lines if WHY.search(line)]
 
 
 def says_as_the_report(question: Question) -> Iterator[str]:
     if found := answered("report", question):
         yield contradiction("verdict", verdict_of(found["terminal"]), verdict_of(found["words"]))
+        yield contradiction("cause", causes_of(found["terminal"]), causes_of(found["words"]))
 
 
 def says_as_the_explorer(question: Question) -> Iterator[str]:
