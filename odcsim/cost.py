@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 from odcsim.cluster import Cluster
 from odcsim.errors import InputError
 from odcsim.model import Model
-from odcsim.profile import DTYPES, LOCAL, Profile, Timing
+from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing
 from odcsim.program import SETTLES, Program, sync_named
-from odcsim.recipe import USUAL, Recipe
+from odcsim.recipe import AGAIN, USUAL, Recipe
 from odcsim.schedule import Schedule
 
 Floats = NDArray[np.float64]
 # Parameters travel in bf16 where a profile does not say otherwise, gradients in fp32: FSDP2's usual mixed precision.
 GATHER_BYTES, PUSH_BYTES = 2, 4
+# Keys and values travel as they are computed; of their gradients PyTorch sums in fp32 what comes from other GPUs
+# (2.13.0, torch/distributed/tensor/experimental/_context_parallel/_attention.py: `convert_to_f32`).
+KEY_BYTES, KEY_SUM_BYTES = 2, 4
 STEPS = 65  # at which seconds of emptier microbatches are worked out, where somebody asks for about those
 _LUCK = 1  # tells the draws of samples' luck from those of jitter
 
@@ -88,6 +91,21 @@ class Cost:
                 f"--sharding hybrid on {self.cluster.gpus} devices in nodes of {self.cluster.devices_per_node}",
                 fix="give a multiple of a node's devices: every node holds all parameters",
             )
+        self._check_context()
+
+    def _check_context(self) -> None:
+        """Refuse groups that no trainer makes of these GPUs, or whose layers nobody has priced."""
+        each, per_node = self.recipe.group, self.cluster.devices_per_node
+        workers = self.workers  # which refuses what does not divide
+        if each > 1 and self.model.linear_layers:
+            fix = "leave it out: what its linear attention passes from token to token is not priced"
+            raise InputError(f"--context {each} with {self.model.name}", fix=fix)
+        if workers * each > per_node and per_node % each and each % per_node:
+            fix = "give a divisor of a node's devices, or a multiple: a group is inside a node, or has whole ones"
+            raise InputError(f"--context {each} in nodes of {per_node}", fix=fix)
+        if self.holders % each:
+            fix = "add --sharding full: a node does not hold such a group"
+            raise InputError(f"--context {each} with --sharding hybrid in nodes of {per_node}", fix=fix)
 
     def by(self, **choices: Any) -> "Cost":
         """By another recipe, which differs from this one's in these fields."""
@@ -118,16 +136,48 @@ class Cost:
 
     @property
     def workers(self) -> int:
-        """Who each run microbatches of their own: every GPU is one."""
-        return self.cluster.gpus
+        """Who each run microbatches of their own: every GPU is one, or as many as share each sequence."""
+        return self.recipe.workers(self.cluster.gpus)
 
     @property
     def pace(self) -> Floats:
-        """How many times as long the compute of each worker takes."""
-        pace = np.ones(self.workers)
-        for worker, times in self.cluster.slow:
-            pace[worker] = times
-        return pace
+        """How many times as long the compute of each worker takes: its slowest GPU's, for which the others wait."""
+        pace = np.ones(self.cluster.gpus)
+        for gpu, times in self.cluster.slow:
+            pace[gpu] = times
+        slowest: Floats = pace.reshape(self.workers, -1).max(axis=1)
+        return slowest
+
+    @property
+    def own(self) -> Profile:
+        """The profile by what a worker's microbatch holds, of which each GPU of its computes an even part. In every
+        layer they gather keys and values before attention, as often as it runs, and sum their gradients behind it."""
+        p, each = self.profile, self.recipe.group
+        if each == 1:
+            return p
+        keys, again = self.model.keys_and_values, AGAIN[self.recipe.recompute][2]
+        gather = self._between("all-gather", KEY_BYTES * keys)
+        sums = self._between("reduce-scatter", KEY_SUM_BYTES * keys)
+
+        def part(of: Polynomial, gathers: float = 0.0, pushes: float = 0.0) -> Polynomial:
+            constant, linear = (gathers * one + pushes * other for one, other in zip(gather, sums, strict=True))
+            shared = {"linear": of.linear / each + linear, "quadratic": of.quadratic / each}
+            return replace(of, constant=of.constant + constant, **shared)
+
+        def parts(of: Any) -> dict[str, Any]:
+            layer = {"forward": part(of.forward, 1.0), "backward": part(of.backward, 1.0 + again, 1.0)}
+            return {**layer, "head": part(of.head), "embed": part(of.embed)}
+
+        below = replace(p.below, **parts(p.below))
+        return replace(p, fewest=p.fewest * each, most_tokens=p.most_tokens * each, below=below, **parts(p))
+
+    def _between(self, kind: str, size: int) -> tuple[float, float]:
+        """Seconds of a collective among the GPUs of a worker: whatever it moves, and of `size` bytes, a token's."""
+        each, cluster = self.recipe.group, self.cluster
+        if (timing := self._measured(kind, each)) is not None:
+            return timing.constant, timing.per_byte * size
+        constant = cluster.latency + cluster.hop * (each - 1) * (each > cluster.devices_per_node)
+        return constant, max(0.0, cluster.collective(size, each) - constant)
 
     @property
     def holders(self) -> int:
@@ -141,12 +191,12 @@ class Cost:
 
     def sample_parts(self, lengths: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Seconds of each sample in two parts: what grows with its length or not at all, and what with its square."""
-        linear, each, quadratic = map(self._total, ("linear", "sample", "quadratic"))
+        p = self.own
+        linear, each, quadratic = (self._total(of, p) for of in ("linear", "sample", "quadratic"))
         return linear * lengths.astype(np.float64) + each, quadratic * self.model.squares(lengths)
 
-    def _total(self, coefficient: str) -> float:
+    def _total(self, coefficient: str, p: Profile) -> float:
         """What the computations of a microbatch come to: each layer's, the head's, and the embedding's both ways."""
-        p = self.profile
         forward, backward, head, embed = (getattr(of, coefficient) for of in (p.forward, p.backward, p.head, p.embed))
         return float(self.model.layers * (forward + backward) + head + 2 * embed)
 
@@ -156,9 +206,9 @@ class Cost:
 
         Layers' transfers run beside compute; a pass takes as long as they do where that is longer.
         """
-        p, fixed, layers = self.profile, self.transfers(one_sided), self.model.layers
+        p, fixed, layers = self.own, self.transfers(one_sided), self.model.layers
         beside = fixed["overhead"] + fixed["gather root"] + fixed["push root"]
-        empty = self._total("constant") + p.microbatch + beside
+        empty = self._total("constant", p) + p.microbatch + beside
         gather, push = layers * fixed["gather layer"], layers * fixed["push layer"]
         again = gather * self.recipe.reshard
         both = p.forward.linear + p.backward.linear
@@ -176,7 +226,7 @@ class Cost:
             forward, backward = (layers * compute(what, 0)[:, 0] for what in ("forward", "backward"))
             once = sum(compute(what, 0)[:, 0] for what in ("embed", "head", "embed backward"))
             times = beside + once + np.maximum(forward, gather) + np.maximum(backward, max(again, push))
-            weights = self._total("linear") * tokens  # as if all seconds of samples were of tokens
+            weights = self._total("linear", p) * tokens  # as if all seconds of samples were of tokens
 
         edge = float(weights[-1])
 
@@ -228,7 +278,8 @@ class Cost:
 
     def compute(self, load: Load) -> Callable[[str, int], Floats]:
         """Seconds of what is computed of each microbatch, by its name and the microbatch's number."""
-        p, below, joined = self.profile, self.profile.below, self.profile.joined
+        p = self.own
+        below, joined = p.below, p.joined
         own, other = (
             {
                 "embed": replace(of.embed, constant=of.embed.constant + of.microbatch),

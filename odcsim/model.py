@@ -158,6 +158,12 @@ class Model:
         return LINEAR_BACKWARD * self.head_forward(tokens)
 
     @property
+    def keys_and_values(self) -> int:
+        """Elements of a token's in one layer of softmax attention, as kernels take them: latent ones are expanded."""
+        heads = self.heads if self.latent_rank else self.kv_heads
+        return heads * (self.head_dim + (self.value_dim or self.head_dim))
+
+    @property
     def even_length(self) -> float:
         """Sample length at which a full-attention layer's attention costs as much forward as its matmuls do."""
         return 2 * self.layer_matmul_parameters / self.attention_flops_per_square

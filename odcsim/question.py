@@ -105,7 +105,8 @@ class Question(Terms):
     on_demand_cost: float = option(AMOUNT, STEP, 0.0, letter="S",
         help="seconds that another engine's on-demand adds to each minibatch beside transfers; nobody has proven any",
         example="give seconds of a minibatch, such as 1.3")  # fmt: skip
-    minibatch: int | None = option(COUNT, BATCH, brief=True, letter="K", help="samples per GPU and optimizer step",
+    minibatch: int | None = option(COUNT, BATCH, brief=True, letter="K",
+        help="samples per GPU and optimizer step, or per group of --context GPUs",
         example="give at least 1", control="samples per device and step", stops=(1, 2, 4, 8, 16))  # fmt: skip
     global_batch: int | None = option(COUNT, BATCH, brief=True, letter="B",
         help="samples per optimizer step, on all GPUs together")  # fmt: skip
@@ -121,13 +122,25 @@ class Question(Terms):
 
     @property
     def share(self) -> int:
-        """Samples of a device in a minibatch."""
+        """Samples of a device in a minibatch, or of those that share each sequence."""
         if self.global_batch is None:
             return self.minibatch or MINIBATCH
-        if self.global_batch % self.devices:
-            fix = f"give a multiple of {self.devices}, such as {self.devices * -(-self.global_batch // self.devices)}"
-            raise InputError(f"--global-batch {self.global_batch} does not divide by {self.devices} devices", fix=fix)
-        return self.global_batch // self.devices
+        count = self.workers
+        if self.global_batch % count:
+            fix = f"give a multiple of {count}, such as {count * -(-self.global_batch // count)}"
+            who = self.counted_workers
+            raise InputError(f"--global-batch {self.global_batch} does not divide by {who}", fix=fix)
+        return self.global_batch // count
+
+    @property
+    def workers(self) -> int:
+        """Who each run microbatches of their own."""
+        return self.recipe.workers(self.devices)
+
+    @property
+    def counted_workers(self) -> str:
+        each = self.recipe.group
+        return f"{self.workers} devices" if each == 1 else f"{self.workers} groups of {each} devices"
 
 
 TERMS = options_of(fields(Terms))

@@ -37,6 +37,15 @@ RECOMPUTE_WORDS = {
 }
 STACK_WORDS = {"tuned": "with a fused optimizer", "compiled": "with torch.compile", "plain": "without fused kernels"}
 LOSS_WORDS = {"chunked": "with logits in chunks", "whole": "with all logits at once", "policy": "with a policy loss"}
+# Of the matmuls of a forward that recompute by operator runs again: every second one is kept, and attention is.
+SELECTIVE_MATMULS = 0.5
+# What of a forward backward runs again: of its matmuls, of what it moves, of its attention.
+AGAIN = {
+    "full": (1.0, 1.0, 1.0),
+    "operators": (SELECTIVE_MATMULS, 1.0, 0.0),
+    "layers": (0.5, 0.5, 0.5),
+    "none": (0.0, 0.0, 0.0),
+}
 LARGEST = 1e15  # of a number, as of any in a file
 BY_RULE = "usual"  # the sharding of a recipe for which nobody chose one
 # What else files have of two of the fields: recompute may be true or false there, and then `PART` says of what.
@@ -91,6 +100,10 @@ class Recipe:
         searched=True, brief=True, control="sharding (full: FSDP, hybrid: HSDP)", stops=(BY_RULE, *SHARDINGS),
         help="sharding: FSDP (ZeRO-3), HSDP, or by rule (usual); hybrid (HSDP): every node holds all parameters; "
         "usual: predictions take it where several nodes hold it")  # fmt: skip
+    context: int = _choice(1, least=1, expected="a whole number from 1", predicted=True,
+        words="with context parallelism over {} GPUs", example="give how many GPUs share each sequence, such as 4",
+        help="context parallelism: groups of this many GPUs share each sequence, and all-gather keys and values (1)",
+    )  # fmt: skip
     accumulate: str = _choice("locked", values=ACCUMULATE, engine=True,
         help="sums of gradients; locked: all ranks add into one, in any order; slots: one for each rank, bitwise "
         "reproducible (locked)")  # fmt: skip
@@ -144,6 +157,22 @@ class Recipe:
             streams=self.streams,
             hierarchical=self.hierarchical,
         )
+
+    @property
+    def group(self) -> int:
+        """GPUs that share each sequence; 1: a sequence is one GPU's."""
+        return self.context
+
+    def grouped(self, gpus: int) -> "Recipe":
+        """The same with so many GPUs to each sequence."""
+        return replace(self, context=gpus)
+
+    def workers(self, gpus: int) -> int:
+        """Who each run microbatches of their own: a group of the GPUs that share each sequence is one."""
+        if gpus % self.context:
+            problem = f"--context {self.context} does not divide {gpus} devices"
+            raise InputError(problem, fix="give how many GPUs share each sequence: a divisor of the devices")
+        return gpus // self.context
 
     def sharded(self, how: str) -> "Recipe":
         """Sharded so, where nobody chose."""

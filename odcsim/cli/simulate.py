@@ -44,14 +44,15 @@ def _run(args: argparse.Namespace) -> None:
 
     file = schedule.read(args.schedule)
     header = file.header
+    recipe = recipe_of(recipe_words(args))
     cost = cost_of(
         args.model or header.model,
         args.gpu,
         args.profile,
-        devices=header.devices,
+        devices=header.devices * recipe.group,
         devices_per_node=args.devices_per_node,
         cluster=args.cluster,
-        recipe=recipe_of(recipe_words(args)),
+        recipe=recipe,
     )
     if cost.model.name != header.model:
         raise InputError(

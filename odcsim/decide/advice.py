@@ -425,17 +425,25 @@ def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
         site = search.site(wish.on(gpu, devices))
     except InputError as error:
         return Refused(gpu, devices, str(error))
-    name, every, picks = catalog.gpu(gpu).name, site.ways(), list[Pick | None]()
-    for own, one_sided in ((False, False), (False, True), (True, False)):
-        best = search.best(site, [w for w in every if bool(w.rule) is own and w.one_sided is one_sided])
-        picks.append(run(best) if best else None)
-    without, with_it, own_run = picks
+    name, every = catalog.gpu(gpu).name, site.ways()
+    without, with_it, own_run = (_best(site, every, *kind) for kind in ((False, False), (False, True), (True, False)))
     trainer = stock.find(wish.question.trainer)
     chosen = pick(without, with_it, trainer.name if trainer else None, own_run)
+    if chosen is None and (groups := stock.groups(site.settings[0])):  # several GPUs to each sequence
+        many = search.site(site.question, groups)
+        every = many.ways()
+        if (chosen := _best(many, every, trainer is not None, False)) is not None:
+            site, without, own_run = (many, None, chosen) if trainer else (many, chosen, None)
     if chosen is None:
         return Refused(name, devices, _why_not(site))
     kept = None if trainer else search.kept_out(site, chosen.way)  # a trainer's own ways are not screened
     return Offer(name, devices, chosen, without, with_it, own_run, len(every), kept)
+
+
+def _best(site: Site, every: Sequence[Way], own: bool, one_sided: bool) -> Pick | None:
+    """Of a trainer's own ways or of ours, of those who meet or of those who do not."""
+    way = search.best(site, [w for w in every if bool(w.rule) is own and w.one_sided is one_sided])
+    return run(way) if way else None
 
 
 def run(way: Way) -> Pick:

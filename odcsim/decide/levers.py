@@ -26,12 +26,12 @@ from odcsim.question import TERMS, Question
 from odcsim.reading.limits import within
 from odcsim.reading.stats import quantiles
 from odcsim.recipe import RECOMPUTE
-from odcsim.results import capacity
+from odcsim.results import capacity, summary
 from odcsim.results.summary import Row, scaled
 from odcsim.support.values import expect
 
 BY_LENGTH, BATCH, GPUS, CUT = "by length", "batch", "GPUs", "cut"
-LIMIT, SHARDING, AGAIN = "limit", "sharding", "recompute"  # an advice has searched these
+SHARED, LIMIT, SHARDING, AGAIN = "shared", "limit", "sharding", "recompute"  # an advice has searched these
 TIMES = (2, 4)  # as large a batch, and as few GPUs
 SHORT = 0.99  # of samples are no longer than a cutoff that is tried
 
@@ -90,7 +90,7 @@ def _of_advice(advice: Advice) -> Levers:
         return one.row if isinstance(one, Offer) else None
 
     question = replace(wish.on(rent.gpu, rent.devices), global_batch=rent.batch or wish.global_batch)
-    kinds = (BY_LENGTH, *(() if wish.batches else (BATCH,)), GPUS, CUT)
+    kinds = (BY_LENGTH, *(() if wish.batches else (BATCH,)), GPUS, SHARED, CUT)
     every = changes(question, kinds)
     return _try(found, (one for one in every if one.kind != GPUS or one.question.devices not in wish.devices), changed)
 
@@ -107,6 +107,8 @@ def _of_comparison(comparison: Comparison) -> Levers:
     def changed(change: Variant) -> Row | None:
         other = _alike(setting, setting_of(change.question))
         way = Way(other, *chosen.pair)
+        if change.kind == SHARED and way.one_sided:  # which nobody runs
+            way = Way(other, *summary.REFERENCE)
         if chosen.made is not None:
             way = min(stock.choose(other), key=stock.pace)
         one = evaluate(way.setting, [way.pair], memory_limit=comparison.memory_limit)
@@ -115,7 +117,16 @@ def _of_comparison(comparison: Comparison) -> Levers:
         profile = setting.cost.profile
         return scaled(one.rows[0], _samples(chosen) / _samples(one.rows[0]), (profile.low, profile.high))
 
-    kinds = (BY_LENGTH, BATCH, GPUS, LIMIT, CUT, AGAIN, *((SHARDING,) if setting.cost.cluster.nodes > 1 else ()))
+    kinds = (
+        BY_LENGTH,
+        BATCH,
+        GPUS,
+        SHARED,
+        LIMIT,
+        CUT,
+        AGAIN,
+        *((SHARDING,) if setting.cost.cluster.nodes > 1 else ()),
+    )
     return _try(found, changes(question, kinds), changed)
 
 
@@ -185,7 +196,7 @@ def _by_length(question: Question) -> Changed:
 def _batch(question: Question) -> Changed:
     share, batch = question.share, question.global_batch
     for times in TIMES:
-        if times * share * question.devices <= question.trace.bundles.size:
+        if times * share * question.workers <= question.trace.bundles.size:
             if batch:
                 yield f"--global-batch {times * batch}", replace(question, global_batch=times * batch)
             else:
@@ -203,6 +214,17 @@ def _gpus(question: Question) -> Changed:
         else:
             share = question.share * times
             yield f"--devices {fewer} --minibatch {share}", replace(question, devices=fewer, minibatch=share)
+
+
+def _shared(question: Question) -> Changed:
+    """Sequences that several GPUs share, for the same batch."""
+    for each in stock.groups(setting_of(question, limited=False)):
+        one, share = replace(question, recipe=question.recipe.grouped(each)), question.share * each
+        if question.global_batch:
+            yield f"--context {each}", one
+        else:
+            share //= question.recipe.group
+            yield f"--context {each} --minibatch {share}", replace(one, minibatch=share)
 
 
 def _limit(question: Question) -> Changed:
@@ -233,6 +255,7 @@ CHANGES: dict[str, Callable[[Question], Changed]] = {
     BY_LENGTH: _by_length,
     BATCH: _batch,
     GPUS: _gpus,
+    SHARED: _shared,
     LIMIT: _limit,
     CUT: _cut,
     SHARDING: _sharding,

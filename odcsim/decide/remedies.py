@@ -9,7 +9,7 @@ from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
 from odcsim.decide import room
 from odcsim.decide.setting import Setting
-from odcsim.decide.stock import given_limit
+from odcsim.decide.stock import given_limit, groups
 from odcsim.program import MEETING
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
@@ -55,7 +55,7 @@ def remedies(setting: Setting) -> list[str]:
     for words, choices in CHOICES.items():
         if (other := cost.recipe.by(**choices)) != cost.recipe:  # whose seconds nobody needs
             say(words, memory.estimate(cost.model, cost.cluster.gpus, tokens, other, cost.holders, longest).total)
-    more = list(_more(setting, limit))
+    more, ways = list(_more(setting, limit)), [*ways, *_shared(setting, limit)]
     batch = [] if more else list(_more(setting, limit, larger_batch=True))
     return ([*ways, *more, *_shorter(setting, limit)] or list(_together(setting, limit))) + batch
 
@@ -134,6 +134,19 @@ def _larger(setting: Setting, *, larger_batch: bool = False) -> Iterator[Setting
         if batch <= setting.trace.bundles.size and larger_batch == (0 < setting.global_batch < batch):
             whole = batch if setting.global_batch else 0
             yield replace(setting, cost=cost, minibatch=each, global_batch=whole)
+
+
+def _shared(setting: Setting, limit: float) -> Iterator[str]:
+    """As few GPUs to each sequence as fit, on batches of the same size."""
+    cost, longest = _leanest(setting), setting.trace.longest
+    for each in groups(setting):
+        samples = setting.minibatch * each // cost.recipe.group
+        tokens = _tokens(replace(setting, minibatch=samples), longest)
+        total = room.needed(replace(cost, recipe=cost.recipe.grouped(each)), tokens, longest).total
+        if total <= limit:
+            batch = "" if setting.global_batch else f" --minibatch {samples}"
+            yield _sized(f"--context {each}{batch}", total)
+            return
 
 
 def _more(setting: Setting, limit: float, *, larger_batch: bool = False) -> Iterator[str]:

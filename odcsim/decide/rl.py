@@ -53,15 +53,16 @@ class RolloutBatch:
     def samples(self) -> int:
         return self.prompts * self.rollouts
 
-    def share(self, devices: int) -> int:
-        """Samples of a device and update."""
-        if self.samples % (self.updates * devices):
+    def share(self, question: Question) -> int:
+        """Samples of a device and update, or of those that share each sequence."""
+        workers = question.workers
+        if self.samples % (self.updates * workers):
             raise InputError(
                 f"{self.prompts} prompts x {self.rollouts} rollouts do not divide into {self.updates} updates on "
-                f"{devices} devices",
+                f"{question.counted_workers}",
                 fix="choose numbers that do",
             )
-        return self.samples // (self.updates * devices)
+        return self.samples // (self.updates * workers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ def predict_steps(
         stock.check(trace, question.recipe, trainer)
     if question.recipe.value("loss") == "chunked" and not question.profile:  # which says what ran
         question = replace(question, recipe=question.recipe.by(loss="policy"))
-    share, count = batch.share(question.devices), batch.steps * batch.updates
+    share, count = batch.share(question), batch.steps * batch.updates
     check_drawn(batch.samples // batch.updates, count, trace.name)
     steps, prompts, size = draw_steps(trace, batch, question.seed)
     setting = make_setting(replace(question, trace=steps, minibatch=share, minibatches=count, in_order=True))

@@ -41,6 +41,16 @@ def last(most: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
+def groups(cost: Cost) -> tuple[int, ...]:
+    """How many GPUs may share each sequence instead: twice as many and twice again, inside a node."""
+    cluster, tried, each = cost.cluster, list[int](), 2 * cost.recipe.group
+    whole = cluster.gpus if cluster.nodes == 1 else cluster.devices_per_node
+    while not cost.model.linear_layers and not whole % each and not cluster.gpus % each:
+        tried.append(each)
+        each *= 2
+    return tuple(tried)
+
+
 def limits(longest: int, most: int, device: float, each: float = EACH) -> tuple[int, ...]:
     """Limits to try, from the longest sample up to `most`, where a device has so many tokens of a minibatch."""
     useful = min(most, int(max(longest, ENOUGH * device)))

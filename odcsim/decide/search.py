@@ -4,7 +4,7 @@ Ways are screened on few minibatches, and the best few are simulated on all. A w
 its devices shared all work evenly is not even planned.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -17,7 +17,7 @@ from odcsim.decide.setting import Setting
 from odcsim.decide.way import Plans, Way
 from odcsim.executors import simulation
 from odcsim.neighbours.neighbour import lacking
-from odcsim.program import SYNCS
+from odcsim.program import SYNCS, sync_named
 from odcsim.question import Question
 from odcsim.recipe import RECOMPUTE
 from odcsim.results import capacity
@@ -34,7 +34,7 @@ class Site:
 
     question: Question  # with its lengths read; its recipe has what the search may not choose
     memory: float  # bytes of a GPU
-    settings: tuple[Setting, ...]  # by recompute and sharding
+    settings: tuple[Setting, ...]  # by GPUs to each sequence, recompute and sharding
     plans: Plans
 
     @property
@@ -59,6 +59,8 @@ class Site:
 
     def _ours(self, memory: float) -> Iterator[Way]:
         for setting, sync in product(self.settings, SYNCS):
+            if setting.cost.recipe.group > 1 and not sync_named(sync).meets:
+                continue  # which nobody runs
             trace, cost = setting.trace, room.under(setting.cost, sync)
             most = room.fullest(cost, trace.longest, memory, useful(setting))
             limits = room.limits(trace.fullest, most, setting.device_tokens)
@@ -71,22 +73,24 @@ def useful(setting: Setting) -> int:
     return int(max(setting.trace.fullest, room.ENOUGH * setting.device_tokens))
 
 
-def site(question: Question) -> Site:
-    """Settings by recompute, and where there are several nodes by sharding. Where seconds are a fit to measurements,
-    only what they can be derived for: beside them, estimates would compare two sources and not two ways."""
-    recipe = question.recipe
+def site(question: Question, groups: Sequence[int] = ()) -> Site:
+    """Settings by how many GPUs share each sequence, by recompute, and where there are several nodes by sharding. Where
+    seconds are a fit to measurements, only what they can be derived for: beside them, estimates would compare two
+    sources and not two ways."""
+    recipe, groups = question.recipe, groups or (question.recipe.group,)
     if (trainer := stock.find(question.trainer)) is not None:
         plain = replace(recipe, recompute="full", sharding="full")
         stock.check(question.trace, plain, trainer, by_length=question.group_by_length)
 
-    def setting(again: str, sharding: str) -> Setting:
-        one = replace(question, recipe=replace(recipe, recompute=again, sharding=sharding))
-        return setting_of(one, limited=False)
+    def setting(group: int, again: str, sharding: str) -> Setting:
+        one = replace(recipe, recompute=again, sharding=sharding).grouped(group)
+        return setting_of(replace(question, recipe=one), limited=False)
 
-    usual = setting("full", "full").cost
+    usual = setting(groups[0], "full", "full").cost
     derived = usual.profile.fidelity != "catalogue" and not usual.profile.factor
     whole_nodes = usual.cluster.nodes > 1 and not question.devices % usual.cluster.devices_per_node
-    choices = product(("full", "none") if derived else RECOMPUTE, ("full", "hybrid") if whole_nodes else ("full",))
+    shardings = ("full", "hybrid") if whole_nodes else ("full",)
+    choices = product(groups, ("full", "none") if derived else RECOMPUTE, shardings)
     memory = catalog.gpu(question.gpu or "").memory_bytes
     return Site(question, memory, tuple(setting(*one) for one in choices), Plans(question.minibatches))
 
@@ -116,9 +120,7 @@ def leading(site: Site, ways: Iterable[Way]) -> list[Way]:
 
 def least_pace(site: Site, way: Way) -> float:
     """What screening finds no way to be below: compute shared evenly, and the longest sample on the fastest device."""
-    slow = [1.0] * site.question.devices
-    for device, factor in way.cost.cluster.slow:
-        slow[device] = factor
+    slow = way.cost.pace.tolist()
     at_once, fastest = sum(1 / factor for factor in slow), min(slow)
     weights = [one.weights for one in site.plans.draw(way.setting)[:FEW]]
     seconds = float(sum(max(of.sum() / at_once, of.max() * fastest) for of in weights))
@@ -150,7 +152,8 @@ def kept_out(site: Site, chosen: Way) -> KeptOut | None:
     trace, fuller = site.trace, list[KeptOut]()
     seconds = float(site.plans.screened(chosen, FEW).sum())
     for setting in site.settings:
-        if setting.cost.sharded != chosen.setting.cost.sharded:
+        same = setting.cost.sharded, setting.cost.recipe.group
+        if same != (chosen.setting.cost.sharded, chosen.setting.cost.recipe.group):
             continue
         for limit in sorted({trace.fullest, chosen.setting.limit, useful(setting)}):
             way = replace(chosen, setting=replace(setting, max_tokens=limit))

@@ -46,6 +46,12 @@ def assumed(name: str | None) -> dict[str, str]:
     return {} if trainer is None else dict(trainer.assumes)
 
 
+def groups(setting: Setting) -> tuple[int, ...]:
+    """How many GPUs may share each sequence instead, in a trainer whose settings say it."""
+    trainer, shared = find(setting.trainer), setting.cost.recipe.grouped(2)
+    return () if trainer and lacking(trainer, shared) else room.groups(setting.cost)
+
+
 def given_limit(setting: Setting) -> int:
     """The token limit that somebody gave; 0: it is chosen, or the longest sample's."""
     return 0 if setting.limits_tried else setting.max_tokens

@@ -221,7 +221,7 @@ def _compare(point: Point) -> list[dict[str, Any]]:
     ways = {REFERENCE[1], *(sync for _, sync in kept)}
     beside = [(b, s) for b, s in every if s == REFERENCE[1] or (b == REFERENCE[0] and s in ways)]
     comparison = compare(setting, among=[pair for pair in every if pair in (*kept, *beside)], doubted=False)
-    sizes = {"minibatch": setting.minibatch, "global_batch": setting.minibatch * point.words["devices"]}
+    sizes = {"minibatch": setting.minibatch, "global_batch": setting.batch}
     records = zip(comparison.rows, comparison.records(), strict=True)
     return [{**point.words, **sizes, **record} for row, record in records if row.pair in kept or row.made]
 

@@ -22,7 +22,7 @@ from odcsim.support.numbers import counted
 
 MEASURED = ("calibrated", "scaled", "extrapolated")
 # Of the catalogue's spread. Where transfers go to other places, or samples attend to more, a fit knows no more of it.
-SHARES = {"devices": 0.5, "nodes": 1.0, "sharding": 1.0, "lengths": 1.0, "batch": 0.7}
+SHARES = {"devices": 0.5, "nodes": 1.0, "sharding": 1.0, "group": 1.0, "lengths": 1.0, "batch": 0.7}
 
 ALIKE = 1.05  # times: drawn samples of one file differ by as much
 
@@ -78,6 +78,8 @@ def differences(cost: Cost, now: ProfileRun, longest: int) -> Iterator[tuple[str
             yield "nodes", 1.0, f"{counted(now.nodes, 'node')}, not {nodes:,}"
     if known.nodes > 1 and now.nodes > 1 and known.sharding != now.sharding:
         yield "sharding", 1.0, f"{now.sharding} sharding, not {known.sharding}"
+    if (each := cost.recipe.group) > 1:
+        yield "group", 1.0, f"context parallelism over {each} GPUs"
     if known.length and (part := _doublings(now.length, known.length)):
         words = f"a token's sample has {now.length:,.0f} tokens on average, not {known.length:,.0f}"
         yield "lengths", part, words

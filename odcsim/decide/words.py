@@ -77,11 +77,14 @@ ADVISE = Words(
     {"minibatches": 96, "epochs": 1.0},
 )  # fmt: skip
 BREAK_EVEN = Words((*OF_ROWS, "minibatches"))
+# Of a run that exists: of GPUs that share sequences its files and logs say nothing.
+OF_RUNS = tuple(name for name in ASKED if name != "context")
 RAN = tuple(name for name in OF_ROWS if name != "trainer")
-FIT = Words((*RAN, "profile", "trace"))  # what was measured does not have these
+FIT = Words((*RAN, "profile", "trace"), OF_RUNS)  # what was measured does not have these
 # Of a run that was seen; the lengths, devices and batch of a log of steps, which does not say them.
 DIAGNOSE = Words(
     (*(name for name in RAN if name != "price"), *"trace profile minibatches seed in_order group_by_length".split()),
+    OF_RUNS,
     usual={"devices": None},
 )
 # Prompts, rollouts and steps say these.

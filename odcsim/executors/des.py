@@ -41,13 +41,15 @@ def run(
     cluster: Cluster | None = None,
     rngs: Sequence[np.random.Generator] = (),
     queues: Sequence[Queue] = (),
+    gpus: int = 1,
 ) -> tuple[Floats, Floats, list[list[int]]]:
     """Times asked and had [step, minibatch, device] from durations [row, minibatch, device], and who took each entry of
     each minibatch's queue.
 
     A cluster adds shared links where it has them, and its jitter and swings where generators to draw them from are
-    passed, one for each minibatch so that a minibatch comes out the same whatever it is simulated with. A device that
-    has run all microbatches of the program takes no more: where there is one, it may have been too short.
+    passed, one for each minibatch so that a minibatch comes out the same whatever it is simulated with. `gpus`: of the
+    cluster's, that each device stands for, whose links it uses at once. A device that has run all microbatches of the
+    program takes no more: where there is one, it may have been too short.
     """
     minibatches, devices = durations.shape[1:]
     asked, had = np.empty((2, len(program.steps), minibatches, devices))
@@ -55,7 +57,7 @@ def run(
     rows = [step.duration for step in program.steps]
     computes = [i for i, step in enumerate(program.steps) if step.kind == "compute"]
     for b in range(minibatches):
-        run = _Run(program, durations[rows, b], cluster, queues[b] if queues else None)
+        run = _Run(program, durations[rows, b], cluster, queues[b] if queues else None, gpus)
         if cluster is not None and rngs and cluster.jitter:
             # Of mean one, for compute steps alone: all syncs have the same ones in the same order, and meet the same.
             sigma = np.sqrt(np.log1p(cluster.jitter**2))
@@ -70,7 +72,9 @@ def run(
 class _Run:
     """One minibatch under simulation: its clock, its processes, and what they have recorded."""
 
-    def __init__(self, program: Program, planned: Floats, cluster: Cluster | None, queue: Queue | None) -> None:
+    def __init__(
+        self, program: Program, planned: Floats, cluster: Cluster | None, queue: Queue | None, gpus: int
+    ) -> None:
         self.env, self.program, self.planned = simpy.Environment(), program, planned
         self.factors = np.ones_like(planned)  # times what is planned [step, device]
         self.speeds: list[_Speed] = []
@@ -86,12 +90,13 @@ class _Run:
         self.waiting: list[dict[int, simpy.Event]] = [{} for _ in range(self.devices)]
         self.coming = {i: self.devices for i, step in enumerate(program.steps) if step.meets}
         self.meetings = {i: self.env.event() for i in self.coming}  # where all devices wait for the last one
-        self.per_node, self.links = 1, dict[tuple[int, str], _Link]()
+        self.gpus, self.per_node, self.links = gpus, 1, dict[tuple[int, str], _Link]()
         if cluster is not None and cluster.shared_links and program.one_sided:
             # A node's NICs, which one-sided transfers go through: gathers come in, pushes go out.
             self.per_node = cluster.devices_per_node
             ways = product(range(cluster.nodes), ("gather", "push"))
-            self.links = {way: _Link(self.env, cluster.nics_per_node) for way in ways}
+            nics = cluster.nics_per_node / min(gpus, self.per_node)
+            self.links = {way: _Link(self.env, nics) for way in ways}
 
     def times(self) -> tuple[Floats, Floats]:
         self.seconds = (self.planned * self.factors).T.tolist()
@@ -126,7 +131,7 @@ class _Run:
                     seconds[here] = (planned * self.factors[here, device]).tolist()
             if took := seconds[i]:
                 if self.links and self.program.leaves_node(step):
-                    yield self.links[device // self.per_node, step.kind].transfer(took)
+                    yield self.links[device * self.gpus // self.per_node, step.kind].transfer(took)
                 elif self.speeds and step.lane == COMPUTE and not step.meets:
                     yield env.timeout(self.speeds[device].seconds(env.now, took))
                 else:
@@ -216,7 +221,7 @@ class _Link:
     """
 
     env: simpy.Environment
-    nics: int
+    nics: float
     done: float = 0.0
     updated: float = 0.0
     ends: list[tuple[float, int, simpy.Event]] = field(default_factory=list)

@@ -89,7 +89,7 @@ def carried(schedules: Sequence[Schedule]) -> tuple[Ints, Ints]:
 def fidelity(cost: Cost, schedules: Sequence[Schedule]) -> str:
     """The profile's fidelity; `extrapolated` where a sample, a microbatch or the devices are beyond it, and `catalogue`
     where all microbatches are as empty as those that it has somebody else's seconds for."""
-    profile = cost.profile
+    profile = cost.own
     longest = max(int(s.sizes.max()) for s in schedules)
     fullest = max(s.fullest for s in schedules)
     counts = [timing.devices for timing in profile.timings] or [cost.cluster.gpus]
@@ -195,7 +195,8 @@ def _run(group: _Group) -> Block:
         program = cost.program(most)
     while True:
         rngs = [np.random.default_rng([group.seed, number]) for number in numbers]
-        asked, had, takers = des.run(program, cost.durations(program, group.load), cost.cluster, rngs, queues)
+        planned, gpus = cost.durations(program, group.load), cost.recipe.group
+        asked, had, takers = des.run(program, planned, cost.cluster, rngs, queues, gpus)
         if not queues:
             return Block(program, numbers, group.load.counts, asked, had)
         counts = group.load.counts + np.array([np.bincount(t, minlength=cost.workers) for t in takers])

@@ -43,7 +43,7 @@ ACCELERATE = Neighbour(
     settings,
     LAST,
     "batches as they come, padded to the longest of each",
-    frozenset({"hybrid", "moments", "by_length"}),
+    frozenset({"hybrid", "moments", "by_length", "context"}),
     "docs/hugging-face.md",
     rules=(Rule(IN_PADDED, "batches as they come, padded to the longest of each"),),
     assumes=PLAIN,

@@ -20,7 +20,7 @@ PLAIN = {"stack": "plain", "loss": "whole"}  # layers and loss as transformers h
 KEPT, DROPPED, GOING_ON = "kept", "dropped", "going on"
 # FSDP2 as it is priced: sharded by layers, which are whole for as long as they compute.
 LAUNCHED = (
-    "accelerate launch --num_processes {devices} --num_machines {nodes} --use_fsdp --fsdp_version 2 "
+    "accelerate launch --num_processes {devices} --num_machines {machines} --use_fsdp --fsdp_version 2 "
     "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_reshard_after_forward true"
 )
 # FSDP2 on a mesh of nodes and their devices (accelerate 1.15.0: ParallelismConfig.fsdp_dim_names).
@@ -28,6 +28,9 @@ IN_NODES = (
     " --use_parallelism_config --parallelism_config_dp_replicate_size {nodes} "
     "--parallelism_config_dp_shard_size {per_node}"
 )
+# GPUs that share each sequence: keys and values are gathered, which is usual (1.15.0: TorchContextParallelConfig), and
+# what is sharded is over all of them (ParallelismConfig.fsdp_dim_names).
+IN_GROUPS = " --parallelism_config_cp_size {context}"
 # Balancers of those who do not balance.
 IN_BATCHES, IN_PADDED, IN_ROWS, IN_FULL_ROWS = "batches", "padded", "packed", "filled"
 GITHUB = "https://github.com"
@@ -67,9 +70,14 @@ class ChosenRow:
         return self.recipe.on(self.nodes).sharding == "hybrid"
 
     @property
+    def workers(self) -> int:
+        """Who each run microbatches of their own."""
+        return self.recipe.workers(self.devices)
+
+    @property
     def samples(self) -> int:
         """Of a step, on all devices."""
-        return self.devices * self.minibatch
+        return self.workers * self.minibatch
 
     @property
     def prompts(self) -> int:
@@ -141,8 +149,13 @@ class Neighbour:
 
     def launch(self, row: ChosenRow) -> str:
         """The command under which it runs the row."""
-        words = self.launcher + (IN_NODES if row.hybrid else "")
-        return words.format(devices=row.devices, nodes=row.nodes, per_node=row.per_node)
+        each, nodes, per_node = row.recipe.group, 1, row.devices
+        words = self.launcher + (IN_NODES if row.hybrid or each > 1 else "") + (IN_GROUPS if each > 1 else "")
+        if row.hybrid:
+            nodes, per_node = row.nodes, row.per_node
+        return words.format(
+            devices=row.devices, machines=row.nodes, nodes=nodes, per_node=per_node // each, context=each
+        )
 
     @property
     def own(self) -> tuple[Rule, ...]:
@@ -157,6 +170,9 @@ def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "hybrid", "--sharding hybrid", "sharding inside each node alone"
     if recipe.offload:
         yield "on_host", "--offload", "states of the optimizer on the host"
+    if recipe.group > 1:
+        each = f"sequences shared by {recipe.group} GPUs"
+        yield "context", f"--context {recipe.group}", each
     if recipe.lora:
         yield "rank", f"--lora {recipe.lora}", f"adapters of rank {recipe.lora}"
     if recipe.optimizer != "fp32":

@@ -169,6 +169,9 @@ def _row_of(inputs: Given, row: Given, rollouts: int) -> ChosenRow:
         recipe = recipe_of(both.mapping())
     except InputError as error:
         raise InputError(error.problem, where=row.where, fix=error.fix) from None
+    if recipe.group > 1 and recipe.sync == ENGINE:
+        problem, fix = f"on-demand with --context {recipe.group}", "odc_engine does not run it: choose another row"
+        raise InputError(problem, where=row.where, fix=fix)
     devices, limit = both.key("devices").whole(), own.key("max_tokens", both.key("max_tokens").value).whole()
     if both.key("devices_per_node").value is not None:
         per_node = both.key("devices_per_node").whole()
@@ -178,7 +181,7 @@ def _row_of(inputs: Given, row: Given, rollouts: int) -> ChosenRow:
         microbatches = float(both.key("microbatches").number())
     else:  # full ones, of the tokens of a step
         tokens = both.key("tokens_per_second").number() * both.key("makespan_seconds").number()
-        microbatches = float(math.ceil(tokens / both.key("minibatches").whole() / devices / limit))
+        microbatches = float(math.ceil(tokens / both.key("minibatches").whole() / recipe.workers(devices) / limit))
     epochs = both.key("epochs").value
     return ChosenRow(
         recipe,

@@ -18,6 +18,7 @@ from odcsim.say.spending_words import interval_of, paid_by
 from odcsim.support.numbers import counted, duration, money
 
 OFFERS = "Every number of GPUs"
+NOT_RUN = "On demand nobody runs context parallelism."
 
 
 def question(wish: Wish) -> str:
@@ -117,7 +118,7 @@ def how(offer: Offer) -> str:
         return f"{by}: {comparison_words.settings(row.made, unit)}; {used}."
     one = round(row.microbatches, 1) == 1  # others are an average
     packs = "1 microbatch" if one else f"{row.microbatches:.1f} microbatches"
-    each = f"{counted(way.setting.minibatch, unit)} per device and step"
+    each = f"{counted(way.setting.minibatch, unit)} {setting_words.per_step(way.setting)}"
     return f"{by}: {each}, in {packs} of at most {way.setting.limit:,} tokens; {used}."
 
 
@@ -151,7 +152,8 @@ def on_demand(offer: Offer) -> str:
         brought = " and ".join(f"{name} {times:.2f} times" for name, times in gains.items())
         return f"{trainer} runs that by itself. With odc_engine, {brought} as fast."
     if with_it is None:
-        return "On-demand communication does not fit memory there."
+        shared = offer.chosen.way.cost.recipe.group > 1
+        return NOT_RUN if shared else "On-demand communication does not fit memory there."
     name = with_it.way.name
     if without is None:
         return f"Without on-demand communication nothing fits memory there; {name} does."

@@ -16,7 +16,7 @@ def question(result: BreakEven) -> str:
     anew = " Where something is changed, sharding is by the same rule." if setting.sharded_by else ""
     return (
         f"Speedup of on-demand over the best without it: {cost.model.name}{cost.recipe.full_words} on "
-        f"{cost.cluster.gpus} x {cost.profile.gpu}, {setting.trace.name}, {size} per device and step.\n"
+        f"{cost.cluster.gpus} x {cost.profile.gpu}, {setting.trace.name}, {size} {setting_words.per_step(setting)}.\n"
         f"One thing is changed at a time; a speedup of {NOTABLE:.2f} or more pays.\n"
         f"{setting_words.fixed(setting, limited=result.limited)}{anew}"
     )

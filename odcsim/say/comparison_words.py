@@ -111,7 +111,7 @@ def advice(comparison: Comparison, decision: Decision) -> list[str]:
     unfit = misfit(comparison, decision)
     if decision.nothing_fits:
         return [headline(decision), *unfit]
-    size = f"{setting.minibatch} {setting.trace.unit}{'s' if setting.minibatch > 1 else ''} per device and step, "
+    size = f"{counted(setting.minibatch, setting.trace.unit)} {setting_words.per_step(setting)}, "
     size += f"at most {setting.limit:,} tokens in a microbatch"
     size = settings(chosen.made, setting.trace.unit) if chosen.made else size
     if run is None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from odcsim.answer import Answer, AnswerTable
 from odcsim.decide.cause import LAYERS, LONGEST, REST, SHARES, TRANSFERS, Cause, cause_of
-from odcsim.decide.levers import AGAIN, BATCH, BY_LENGTH, CUT, GPUS, LIMIT, SHARDING, Levers, Variant
+from odcsim.decide.levers import AGAIN, BATCH, BY_LENGTH, CUT, GPUS, LIMIT, SHARDING, SHARED, Levers, Variant
 from odcsim.results.summary import Row
 from odcsim.say import row_words
 from odcsim.say.spending_words import paid_by
@@ -16,6 +16,7 @@ TRAINS = {
     BY_LENGTH: "a step's samples are alike in length: some steps have short ones, some long ones",
     BATCH: "fewer, larger steps: the learning rate has to follow",
     GPUS: "the same training",
+    SHARED: "the same training, in a trainer that runs context parallelism (few published runs say how fast)",
     LIMIT: "the same training",
     CUT: "{lost}",
     SHARDING: "the same training",

@@ -11,6 +11,7 @@ from odcsim.recipe import SEARCHED, Recipe, recipe_of
 from odcsim.support.numbers import counted
 
 SHAPE = "shape, not data"
+NOT_RUN = "odc_engine does not run context parallelism: on-demand rows say what it would bring."
 _TRUST = {
     "calibrated": "Seconds come from a profile measured on this hardware.",
     "scaled": "Seconds are estimates, scaled by one factor that was measured on a run of yours.",
@@ -32,8 +33,14 @@ def named(setting: Setting) -> str:
 
 def sized(setting: Setting, *, limited: bool = True) -> str:
     """Samples of a device and step, and the token limit."""
-    samples = f"{counted(setting.minibatch, setting.trace.unit)} per device and step"
+    samples = f"{counted(setting.minibatch, setting.trace.unit)} {per_step(setting)}"
     return f"{samples}, {limit(setting)}" if limited else samples
+
+
+def per_step(setting: Setting) -> str:
+    """Whose samples of a step are counted."""
+    each = setting.cost.recipe.group
+    return "per device and step" if each == 1 else f"per group of {each} devices and step"
 
 
 def limit(setting: Setting) -> str:
@@ -61,7 +68,8 @@ def fixed(setting: Setting, *, limited: bool = True) -> str:
     why = f" ({setting.sharded_by})" if setting.sharded_by else ""
     tokens = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
     words = ", ".join([f"{setting.cost.sharded} sharding{why}", known, *tokens])
-    return f"Not varied: {words}. To search these, run '{BY}'.{_charged(setting.cost.on_demand_cost)}"
+    beside = "" if recipe.group == 1 else f" {NOT_RUN}"
+    return f"Not varied: {words}. To search these, run '{BY}'.{beside}{_charged(setting.cost.on_demand_cost)}"
 
 
 def searched(recipe: Recipe, names: Sequence[str] = SEARCHED, cost: float = 0.0) -> str:

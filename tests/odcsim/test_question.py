@@ -188,7 +188,9 @@ def by_flags(*words: object, engine: bool = True) -> Recipe:
 def recipes(draw):
     by_type = {bool: st.booleans(), int: st.integers(0, 512)}
     texts = {name: st.sampled_from(choice.values or (choice.usual, "none")) for name, choice in CHOICES.items()}
-    return recipe_of({n: draw(by_type.get(type(CHOICES[n].usual), values)) for n, values in texts.items()})
+    by_name = {"context": st.integers(1, 512)}  # of which there is no fewer than one
+    every = {n: by_name.get(n, by_type.get(type(CHOICES[n].usual), values)) for n, values in texts.items()}
+    return recipe_of({name: draw(values) for name, values in every.items()})
 
 
 @pytest.mark.parametrize("engine", [False, True])

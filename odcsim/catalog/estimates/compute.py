@@ -26,7 +26,7 @@ from odcsim.cluster import GPU
 from odcsim.errors import InputError, nearest
 from odcsim.model import ATTENTION_BACKWARD, BYTES_BF16, LINEAR_BACKWARD, Model
 from odcsim.profile import Polynomial, Profile
-from odcsim.recipe import CHOICES, PRECISIONS, USUAL, Recipe
+from odcsim.recipe import AGAIN, CHOICES, PRECISIONS, USUAL, Recipe
 
 PUBLISHED = frozenset(("fitted", "measured", "datasheet"))  # kinds of figures that others stated or showed
 PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
@@ -34,15 +34,6 @@ PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
 # at what a processor's share of its memory gives AdamW: bytes/s of one device.
 HOST_LINK, HOST_MEMORY = 25e9, 20e9
 OFFLOADED_BYTES = 6  # a gradient in fp32 there, a weight in bf16 back
-# Of the matmuls of a forward that recompute by operator runs again: every second one is kept, and attention is.
-SELECTIVE = 0.5
-# What of a forward backward runs again: of its matmuls, of what it moves, of its attention.
-AGAIN = {
-    "full": (1.0, 1.0, 1.0),
-    "operators": (SELECTIVE, 1.0, 0.0),
-    "layers": (0.5, 0.5, 0.5),
-    "none": (0.0, 0.0, 0.0),
-}
 
 
 def estimate(model: Model, gpu: GPU, rates: Rates, devices: int, recipe: Recipe = USUAL) -> Profile:

@@ -106,14 +106,17 @@ def estimate(
     longest: int = 0,
     microbatches: int = 0,
 ) -> Memory:
-    """Memory of a device whose largest microbatch holds `tokens` tokens.
+    """Memory of a device whose largest microbatch holds `tokens` tokens, or its part of one that several share.
 
     `holders`: devices of a node that together hold all parameters and gradients (hybrid sharding); 0: all devices do.
     `longest`: of its samples; 0: all of it is one.
     `microbatches`: of a minibatch; 0: several. One alone finds no gradients of any before it.
     """
     states = _states(model, devices, recipe, holders)
-    own = activations(model, tokens, longest or tokens, devices, recipe)
+    every, tokens, longest = tokens, -(-tokens // recipe.group), longest or tokens
+    own = activations(model, tokens, longest, devices, recipe)
+    # Where several share a microbatch: keys and values of all of it, and the part of their gradients that comes in.
+    keys = (BYTES_BF16 * every + BYTES_FP32 * tokens) * model.keys_and_values * float(recipe.group > 1)
     layer, root = float(model.layer_parameters), float(model.root_parameters)
     # With adapters no weight has a gradient: a layer's adapters pass, and nothing of the root.
     going, head = (adapter_parameters(model, recipe.lora), 0.0) if recipe.lora else (layer, root)
@@ -128,7 +131,7 @@ def estimate(
         activations=own.stored + own.layer,
         unsharded=BYTES_BF16 * (root + (LAYERS_GATHERED if recipe.reshard else model.layers) * layer),
         gradients=BYTES_BF16 * (going + head),
-        buffers=others * (BYTES_BF16 * layer + recipe.sent * going),
+        buffers=others * (BYTES_BF16 * layer + recipe.sent * going) + keys,
     )
     stored = own.stored + own.inputs if own.inputs else own.stored / model.layers
     first = replace(last, activations=own.layer + stored)

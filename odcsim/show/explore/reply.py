@@ -79,7 +79,7 @@ def _planned(asked: PageQuestion, setting: Setting, balancer: str, minibatches: 
 
 def drawn(asked: PageQuestion) -> int:
     """Samples."""
-    return asked.minibatches * asked.share * asked.devices
+    return asked.minibatches * asked.share * asked.workers
 
 
 @memoize(PLANNED, lambda *given: drawn(given[1]))

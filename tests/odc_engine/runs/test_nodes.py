@@ -240,7 +240,13 @@ def test_who_brings_nothing_in_is_named_by_its_node():
 
 
 FILE = file_of((1, 1, 1, 1))
-REFUSED = [{"sharding": "hybrid"}, {"devices_per_node": 2}, HYBRID | {"devices_per_node": 3}, {"far": "hierarchical"}]
+REFUSED = [
+    {"sharding": "hybrid"},
+    {"devices_per_node": 2},
+    HYBRID | {"devices_per_node": 3},
+    {"far": "hierarchical"},
+    {"context": 2},
+]
 
 
 def refused(_rank):

@@ -86,7 +86,7 @@ def test_a_lever_of_a_comparison_is_the_same_row_of_the_changed_question(seed, s
         if "truncate" in more:
             more["trace"] = np.minimum(lengths, more.pop("truncate"))
         other = odcsim.compare(odcsim.ask(**asked | more))
-        row = other.spent(other.row(*levers.base.pair))
+        row = other.spent(other.row(*lever.row.pair))  # of those who meet, where GPUs share sequences
         assert lever.row.gpu_hours == pytest.approx(row.gpu_hours, rel=1e-12)
         assert (lever.row.idle, lever.row.memory_bytes) == (row.idle, row.memory_bytes)
         assert lever.row.gpu_hours * NOTABLE <= levers.base.gpu_hours

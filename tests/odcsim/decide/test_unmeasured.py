@@ -58,7 +58,8 @@ def long(tokens: int):
     ({"minibatch": 8}, ["batch"]),
     ({"trace": long(8192), "minibatch": 1}, ["lengths"]),
     ({"trace": long(4096)}, ["lengths", "batch"]),
-    ({"trace": long(1024), "devices": 64, "minibatch": 64, "sharding": "full"}, list(SHARES.keys() - {"sharding"})),
+    ({"trace": long(1024), "devices": 64, "minibatch": 64, "sharding": "full"},
+     ["devices", "nodes", "lengths", "batch"]),
 ])  # fmt: skip
 def test_what_differs_adds_its_part_of_the_catalogues_spread_in_squares(fitted, words, names):
     usual, found = of(fitted), of(fitted, **words)
