@@ -82,9 +82,9 @@ def job_of(
     if emulate and gpu is None and profile is None:
         raise InputError("--emulate-compute needs step times", fix="give --profile or --gpu")
     _check_nodes(recipe, devices_per_node)
-    if recipe.group > 1:
+    if recipe.context > 1:
         fix = "leave it out: trainers share sequences by PyTorch's context_parallel, which the engine does not run"
-        raise InputError(f"--context {recipe.group}", fix=fix)
+        raise InputError(f"--context {recipe.context}", fix=fix)
     machine = replace(_machine(devices, cluster, emulate), devices_per_node=devices_per_node or devices)
     cost = Cost(model, _profile(model, gpu, devices, profile, recipe), machine, recipe)
     return Job(

@@ -95,7 +95,7 @@ class Cost:
 
     def _check_context(self) -> None:
         """Refuse groups that no trainer makes of these GPUs, or whose layers nobody has priced."""
-        each, per_node = self.recipe.group, self.cluster.devices_per_node
+        each, per_node = self.recipe.context, self.cluster.devices_per_node
         workers = self.workers  # which refuses what does not divide
         if each > 1 and self.model.linear_layers:
             fix = "leave it out: what its linear attention passes from token to token is not priced"
@@ -152,7 +152,7 @@ class Cost:
     def own(self) -> Profile:
         """The profile by what a worker's microbatch holds, of which each GPU of its computes an even part. In every
         layer they gather keys and values before attention, as often as it runs, and sum their gradients behind it."""
-        p, each = self.profile, self.recipe.group
+        p, each = self.profile, self.recipe.context
         if each == 1:
             return p
         keys, again = self.model.keys_and_values, AGAIN[self.recipe.recompute][2]
@@ -173,7 +173,7 @@ class Cost:
 
     def _between(self, kind: str, size: int) -> tuple[float, float]:
         """Seconds of a collective among the GPUs of a worker: whatever it moves, and of `size` bytes, a token's."""
-        each, cluster = self.recipe.group, self.cluster
+        each, cluster = self.recipe.context, self.cluster
         if (timing := self._measured(kind, each)) is not None:
             return timing.constant, timing.per_byte * size
         constant = cluster.latency + cluster.hop * (each - 1) * (each > cluster.devices_per_node)

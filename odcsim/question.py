@@ -139,7 +139,7 @@ class Question(Terms):
 
     @property
     def counted_workers(self) -> str:
-        each = self.recipe.group
+        each = self.recipe.context
         return f"{self.workers} devices" if each == 1 else f"{self.workers} groups of {each} devices"
 
 

@@ -158,15 +158,6 @@ class Recipe:
             hierarchical=self.hierarchical,
         )
 
-    @property
-    def group(self) -> int:
-        """GPUs that share each sequence; 1: a sequence is one GPU's."""
-        return self.context
-
-    def grouped(self, gpus: int) -> "Recipe":
-        """The same with so many GPUs to each sequence."""
-        return replace(self, context=gpus)
-
     def workers(self, gpus: int) -> int:
         """Who each run microbatches of their own: a group of the GPUs that share each sequence is one."""
         if gpus % self.context:

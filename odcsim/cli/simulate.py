@@ -49,7 +49,7 @@ def _run(args: argparse.Namespace) -> None:
         args.model or header.model,
         args.gpu,
         args.profile,
-        devices=header.devices * recipe.group,
+        devices=header.devices * recipe.context,
         devices_per_node=args.devices_per_node,
         cluster=args.cluster,
         recipe=recipe,

@@ -1,8 +1,10 @@
 """A whole training run before anything is rented: what each number of GPUs of each kind comes to, at its best."""
 
 import argparse
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -357,6 +359,9 @@ def wished(
 
 
 def counts_of(name: str, given: Sequence[int] | int | str, fix: str) -> tuple[int, ...]:
+    if hasattr(given, "__index__") and not isinstance(given, bool):
+        with suppress(TypeError):  # several numbers of numpy are none
+            given = operator.index(given)
     return tuple(COUNT.check(name, count) for count in _several(name, given, whole, fix))
 
 

@@ -219,11 +219,11 @@ def _gpus(question: Question) -> Changed:
 def _shared(question: Question) -> Changed:
     """Sequences that several GPUs share, for the same batch."""
     for each in stock.groups(setting_of(question, limited=False)):
-        one, share = replace(question, recipe=question.recipe.grouped(each)), question.share * each
+        one, share = replace(question, recipe=question.recipe.by(context=each)), question.share * each
         if question.global_batch:
             yield f"--context {each}", one
         else:
-            share //= question.recipe.group
+            share //= question.recipe.context
             yield f"--context {each} --minibatch {share}", replace(one, minibatch=share)
 
 

@@ -140,9 +140,9 @@ def _shared(setting: Setting, limit: float) -> Iterator[str]:
     """As few GPUs to each sequence as fit, on batches of the same size."""
     cost, longest = _leanest(setting), setting.trace.longest
     for each in groups(setting):
-        samples = setting.minibatch * each // cost.recipe.group
+        samples = setting.minibatch * each // cost.recipe.context
         tokens = _tokens(replace(setting, minibatch=samples), longest)
-        total = room.needed(replace(cost, recipe=cost.recipe.grouped(each)), tokens, longest).total
+        total = room.needed(replace(cost, recipe=cost.recipe.by(context=each)), tokens, longest).total
         if total <= limit:
             batch = "" if setting.global_batch else f" --minibatch {samples}"
             yield _sized(f"--context {each}{batch}", total)

@@ -43,7 +43,7 @@ def last(most: int, fits: Callable[[int], bool]) -> int:
 
 def groups(cost: Cost) -> tuple[int, ...]:
     """How many GPUs may share each sequence instead: twice as many and twice again, inside a node."""
-    cluster, tried, each = cost.cluster, list[int](), 2 * cost.recipe.group
+    cluster, tried, each = cost.cluster, list[int](), 2 * cost.recipe.context
     whole = cluster.gpus if cluster.nodes == 1 else cluster.devices_per_node
     while not cost.model.linear_layers and not whole % each and not cluster.gpus % each:
         tried.append(each)

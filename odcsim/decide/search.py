@@ -59,7 +59,7 @@ class Site:
 
     def _ours(self, memory: float) -> Iterator[Way]:
         for setting, sync in product(self.settings, SYNCS):
-            if setting.cost.recipe.group > 1 and not sync_named(sync).meets:
+            if setting.cost.recipe.context > 1 and not sync_named(sync).meets:
                 continue  # which nobody runs
             trace, cost = setting.trace, room.under(setting.cost, sync)
             most = room.fullest(cost, trace.longest, memory, useful(setting))
@@ -77,13 +77,13 @@ def site(question: Question, groups: Sequence[int] = ()) -> Site:
     """Settings by how many GPUs share each sequence, by recompute, and where there are several nodes by sharding. Where
     seconds are a fit to measurements, only what they can be derived for: beside them, estimates would compare two
     sources and not two ways."""
-    recipe, groups = question.recipe, groups or (question.recipe.group,)
+    recipe, groups = question.recipe, groups or (question.recipe.context,)
     if (trainer := stock.find(question.trainer)) is not None:
         plain = replace(recipe, recompute="full", sharding="full")
         stock.check(question.trace, plain, trainer, by_length=question.group_by_length)
 
     def setting(group: int, again: str, sharding: str) -> Setting:
-        one = replace(recipe, recompute=again, sharding=sharding).grouped(group)
+        one = replace(recipe, recompute=again, sharding=sharding).by(context=group)
         return setting_of(replace(question, recipe=one), limited=False)
 
     usual = setting(groups[0], "full", "full").cost
@@ -152,8 +152,8 @@ def kept_out(site: Site, chosen: Way) -> KeptOut | None:
     trace, fuller = site.trace, list[KeptOut]()
     seconds = float(site.plans.screened(chosen, FEW).sum())
     for setting in site.settings:
-        same = setting.cost.sharded, setting.cost.recipe.group
-        if same != (chosen.setting.cost.sharded, chosen.setting.cost.recipe.group):
+        same = setting.cost.sharded, setting.cost.recipe.context
+        if same != (chosen.setting.cost.sharded, chosen.setting.cost.recipe.context):
             continue
         for limit in sorted({trace.fullest, chosen.setting.limit, useful(setting)}):
             way = replace(chosen, setting=replace(setting, max_tokens=limit))

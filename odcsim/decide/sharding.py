@@ -57,8 +57,8 @@ def choose(cost: Cost, tokens: int, longest: int, trainer: str | None = None) ->
         return full, ""
     if cost.cluster.gpus % each:
         return full, f"hybrid is for whole nodes of {each} devices"
-    if each % cost.recipe.group:
-        return full, f"a node of {each} devices does not hold a group of {cost.recipe.group}"
+    if each % cost.recipe.context:
+        return full, f"a node of {each} devices does not hold a group of {cost.recipe.context}"
     hybrid = cost.by(sharding="hybrid")
     known = stock.find(trainer)
     if known is not None and lacking(known, hybrid.recipe) != lacking(known, full.recipe):

@@ -48,7 +48,7 @@ def assumed(name: str | None) -> dict[str, str]:
 
 def groups(setting: Setting) -> tuple[int, ...]:
     """How many GPUs may share each sequence instead, in a trainer whose settings say it."""
-    trainer, shared = find(setting.trainer), setting.cost.recipe.grouped(2)
+    trainer, shared = find(setting.trainer), setting.cost.recipe.by(context=2)
     return () if trainer and lacking(trainer, shared) else room.groups(setting.cost)
 
 

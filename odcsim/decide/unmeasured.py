@@ -78,7 +78,7 @@ def differences(cost: Cost, now: ProfileRun, longest: int) -> Iterator[tuple[str
             yield "nodes", 1.0, f"{counted(now.nodes, 'node')}, not {nodes:,}"
     if known.nodes > 1 and now.nodes > 1 and known.sharding != now.sharding:
         yield "sharding", 1.0, f"{now.sharding} sharding, not {known.sharding}"
-    if (each := cost.recipe.group) > 1:
+    if (each := cost.recipe.context) > 1:
         yield "group", 1.0, f"context parallelism over {each} GPUs"
     if known.length and (part := _doublings(now.length, known.length)):
         words = f"a token's sample has {now.length:,.0f} tokens on average, not {known.length:,.0f}"

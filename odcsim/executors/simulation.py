@@ -195,7 +195,7 @@ def _run(group: _Group) -> Block:
         program = cost.program(most)
     while True:
         rngs = [np.random.default_rng([group.seed, number]) for number in numbers]
-        planned, gpus = cost.durations(program, group.load), cost.recipe.group
+        planned, gpus = cost.durations(program, group.load), cost.recipe.context
         asked, had, takers = des.run(program, planned, cost.cluster, rngs, queues, gpus)
         if not queues:
             return Block(program, numbers, group.load.counts, asked, had)

@@ -149,7 +149,7 @@ class Neighbour:
 
     def launch(self, row: ChosenRow) -> str:
         """The command under which it runs the row."""
-        each, nodes, per_node = row.recipe.group, 1, row.devices
+        each, nodes, per_node = row.recipe.context, 1, row.devices
         words = self.launcher + (IN_NODES if row.hybrid or each > 1 else "") + (IN_GROUPS if each > 1 else "")
         if row.hybrid:
             nodes, per_node = row.nodes, row.per_node
@@ -170,9 +170,9 @@ def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "hybrid", "--sharding hybrid", "sharding inside each node alone"
     if recipe.offload:
         yield "on_host", "--offload", "states of the optimizer on the host"
-    if recipe.group > 1:
-        each = f"sequences shared by {recipe.group} GPUs"
-        yield "context", f"--context {recipe.group}", each
+    if recipe.context > 1:
+        each = f"sequences shared by {recipe.context} GPUs"
+        yield "context", f"--context {recipe.context}", each
     if recipe.lora:
         yield "rank", f"--lora {recipe.lora}", f"adapters of rank {recipe.lora}"
     if recipe.optimizer != "fp32":

@@ -169,8 +169,8 @@ def _row_of(inputs: Given, row: Given, rollouts: int) -> ChosenRow:
         recipe = recipe_of(both.mapping())
     except InputError as error:
         raise InputError(error.problem, where=row.where, fix=error.fix) from None
-    if recipe.group > 1 and recipe.sync == ENGINE:
-        problem, fix = f"on-demand with --context {recipe.group}", "odc_engine does not run it: choose another row"
+    if recipe.context > 1 and recipe.sync == ENGINE:
+        problem, fix = f"on-demand with --context {recipe.context}", "odc_engine does not run it: choose another row"
         raise InputError(problem, where=row.where, fix=fix)
     devices, limit = both.key("devices").whole(), own.key("max_tokens", both.key("max_tokens").value).whole()
     if both.key("devices_per_node").value is not None:

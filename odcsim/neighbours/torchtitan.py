@@ -16,10 +16,10 @@ def settings(row: ChosenRow) -> Settings:
         "--training.seq_len": row.max_tokens,
         "--training.local_batch_size": 1,
         "--training.global_batch_size": row.workers * row.accumulation,
-        "--parallelism.data_parallel_shard_degree": (row.per_node if row.hybrid else row.devices) // row.recipe.group,
+        "--parallelism.data_parallel_shard_degree": (row.per_node if row.hybrid else row.devices) // row.recipe.context,
         "--parallelism.data_parallel_replicate_degree": row.nodes if row.hybrid else 1,
     }
-    if (each := row.recipe.group) > 1:  # of a row each GPU has two parts, one from each end
+    if (each := row.recipe.context) > 1:  # of a row each GPU has two parts, one from each end
         settings["--training.seq_len"] = row.max_tokens + -row.max_tokens % (2 * each)
         settings["--parallelism.context_parallel_degree"] = each
     if row.recipe.offload:

@@ -152,7 +152,7 @@ def on_demand(offer: Offer) -> str:
         brought = " and ".join(f"{name} {times:.2f} times" for name, times in gains.items())
         return f"{trainer} runs that by itself. With odc_engine, {brought} as fast."
     if with_it is None:
-        shared = offer.chosen.way.cost.recipe.group > 1
+        shared = offer.chosen.way.cost.recipe.context > 1
         return NOT_RUN if shared else "On-demand communication does not fit memory there."
     name = with_it.way.name
     if without is None:

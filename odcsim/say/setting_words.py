@@ -39,7 +39,7 @@ def sized(setting: Setting, *, limited: bool = True) -> str:
 
 def per_step(setting: Setting) -> str:
     """Whose samples of a step are counted."""
-    each = setting.cost.recipe.group
+    each = setting.cost.recipe.context
     return "per device and step" if each == 1 else f"per group of {each} devices and step"
 
 
@@ -68,7 +68,7 @@ def fixed(setting: Setting, *, limited: bool = True) -> str:
     why = f" ({setting.sharded_by})" if setting.sharded_by else ""
     tokens = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
     words = ", ".join([f"{setting.cost.sharded} sharding{why}", known, *tokens])
-    beside = "" if recipe.group == 1 else f" {NOT_RUN}"
+    beside = "" if recipe.context == 1 else f" {NOT_RUN}"
     return f"Not varied: {words}. To search these, run '{BY}'.{beside}{_charged(setting.cost.on_demand_cost)}"
 
 

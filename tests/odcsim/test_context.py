@@ -256,7 +256,7 @@ def test_advice_would_share_each_sequence_among_as_many_as_brute_force_does(long
         assert said == []
         return
     [lever] = said
-    assert lever.change.flags == f"--context {best.way.cost.recipe.group}"
+    assert lever.change.flags == f"--context {best.way.cost.recipe.context}"
     assert lever.row.makespan_seconds == pytest.approx(best.row.makespan_seconds, rel=0.01)
 
 

@@ -113,10 +113,10 @@ def estimate(
     `microbatches`: of a minibatch; 0: several. One alone finds no gradients of any before it.
     """
     states = _states(model, devices, recipe, holders)
-    every, tokens, longest = tokens, -(-tokens // recipe.group), longest or tokens
+    every, tokens, longest = tokens, -(-tokens // recipe.context), longest or tokens
     own = activations(model, tokens, longest, devices, recipe)
     # Where several share a microbatch: keys and values of all of it, and the part of their gradients that comes in.
-    keys = (BYTES_BF16 * every + BYTES_FP32 * tokens) * model.keys_and_values * float(recipe.group > 1)
+    keys = (BYTES_BF16 * every + BYTES_FP32 * tokens) * model.keys_and_values * float(recipe.context > 1)
     layer, root = float(model.layer_parameters), float(model.root_parameters)
     # With adapters no weight has a gradient: a layer's adapters pass, and nothing of the root.
     going, head = (adapter_parameters(model, recipe.lora), 0.0) if recipe.lora else (layer, root)

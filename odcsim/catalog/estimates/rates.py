@@ -148,7 +148,7 @@ def kinds(family: str, model: Model, recipe: Recipe) -> list[str]:
         recipe.kernels.stack: recipe.kernels.stack in STARTS,
         "experts": bool(model.experts or model.linear_layers),
         "adapters": bool(recipe.lora),
-        "groups": recipe.group > 1,
+        "groups": recipe.context > 1,
         recipe.kernels.loss: recipe.kernels.loss in STARTS,
         recipe.kernels.precision: "precision" in recipe.unusual,
     }
