@@ -60,7 +60,7 @@ def paths_of_a_machine(files: Files) -> list[str]:
 
 ASKING = ("odcsim/cli", "odcsim/show", "odcsim/plots", "odcsim/decide")
 SEVERAL = {"sync", "sharding"}  # of which these rooms try several for one recipe
-OLDEST = {"sync", "recompute", "sharding", "accumulate", "exchange"}  # which most of the house acts on
+OLDEST = {"sync", "recompute", "sharding", "accumulate", "exchange", "context"}  # which most of the house acts on
 NEW = 6
 # What else is called so: what torch calls its own, and what every training step has.
 ELSEWHERE = {"dtype", "reshard", "streams", "attention", "loss", "optimizer", "stack"}
