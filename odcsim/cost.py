@@ -318,7 +318,7 @@ class Cost:
         """Seconds of what a program names and no microbatch changes: transfers, meetings, steps of the optimizer."""
         p, cluster, model, holders = self.profile, self.cluster, self.model, self.holders
         gathered, reduced = DTYPES.get(p.dtype, GATHER_BYTES), self.recipe.sent
-        root, layer = gathered * model.root_parameters, gathered * model.layer_parameters
+        root, layer = gathered * model.root_parameters, (self.recipe.quantized or gathered) * model.layer_parameters
         sums = reduced * (p.adapters or model.layer_parameters)  # of a layer, where all or adapters alone are trained
         root_sums = 0.0 if p.adapters else reduced * model.root_parameters
         gather, push = ("gather", "push") if one_sided else ("all-gather", "reduce-scatter")
@@ -358,7 +358,7 @@ class Cost:
             "push between nodes": exchange(model.layers * sums + root_sums),
             "sum layer": ways * ring(sums),
             "sum root": ways * ring(root_sums),
-            "gather between nodes": exchange(gathered * model.parameters),
+            "gather between nodes": exchange(model.layers * layer + root),
             "bring layer": exchange(layer),
             "bring root": exchange(root),
             SETTLES: settle,  # what the end of a minibatch takes beside bytes, until all have met

@@ -98,7 +98,7 @@ class Question(Terms):
         help="measured times (JSON), instead of estimates",
         example="give a file, which odcsim.fit writes as its output")  # fmt: skip
     devices: int = option(COUNT, MACHINES, 8, brief=True, letter="N", help="number of GPUs (ranks)",
-        example="give at least 1", control="devices", stops=(2, 4, 8, 16, 32, 64))  # fmt: skip
+        example="give at least 1", control="devices", stops=(1, 2, 4, 8, 16, 32, 64))  # fmt: skip
     devices_per_node: int | None = option(COUNT, MACHINES, letter="N", help="GPUs per node (usual for the GPU)")
     cluster: str | None = option(TEXT, MACHINES, file=True, letter="FILE",
         help="TOML file: devices_per_node, nics_per_node, nic_gbit_s, ...")  # fmt: skip

@@ -46,6 +46,9 @@ AGAIN = {
     "layers": (0.5, 0.5, 0.5),
     "none": (0.0, 0.0, 0.0),
 }
+# Bytes of a weight in 4 bits: a constant for each 64 weights in 8 bits, and for each 256 of these one in 32 ("double
+# quantization": QLoRA, arXiv 2305.14314, section 3).
+QUANTIZED = {"nf4": (4 + 8 / 64 + 32 / (64 * 256)) / 8}
 LARGEST = 1e15  # of a number, as of any in a file
 BY_RULE = "usual"  # the sharding of a recipe for which nobody chose one
 # What else files have of two of the fields: recompute may be true or false there, and then `PART` says of what.
@@ -118,6 +121,9 @@ class Recipe:
         help="keep optimizer states in host memory")  # fmt: skip
     lora: int = _choice(0, estimated=True, words="with adapters of rank {}",
         help="train only LoRA adapters of this rank")  # fmt: skip
+    quantization: str = _choice("none", values=("none", *QUANTIZED), estimated=True, predicted=True,
+        words="with frozen weights in {}",
+        help="QLoRA: the weights below the adapters in 4 bits, nf4 with double quantization (none)")  # fmt: skip
     copies: str = _choice("kernels", values=("kernels", "engines"), estimated=True, words="with copy {}",
         help="what gathers parameters: SM kernels, or the GPU's copy engines (kernels)")  # fmt: skip
     exchange: str = _choice("end", values=EXCHANGES, hidden=True)
@@ -191,6 +197,11 @@ class Recipe:
         return 2 if self.reduce == "bf16" else 4
 
     @property
+    def quantized(self) -> float:
+        """Bytes of a layer's weight, at rest and on its way, where it is in few bits; 0: it is not."""
+        return QUANTIZED.get(self.quantization, 0.0) if self.lora else 0.0
+
+    @property
     def recomputes(self) -> bool:
         """Whether backward runs any of its layer's forward again."""
         return self.recompute != "none"
@@ -208,6 +219,12 @@ class Recipe:
     def _phrases(self, names: Iterable[str]) -> str:
         words = ", ".join(filter(None, (CHOICES[name].phrase(self.value(name)) for name in names)))
         return f" {words}" if words else ""
+
+    def check_quantization(self) -> None:
+        """Refuse weights in few bits that are trained."""
+        if self.quantization in QUANTIZED and not self.lora:
+            problem = f"--quantization {self.quantization} without --lora"
+            raise InputError(problem, fix="only frozen weights are quantized: add --lora 16")
 
     def check_adapters(self, model: "Model") -> None:
         """Refuse a rank that no weight has: of a slip of the finger the adapters would fill a machine."""

@@ -4,6 +4,7 @@ The data are the TOML files beside this one; nothing is fetched. A model may als
 a GPU one to a TOML file of the user's own.
 """
 
+import difflib
 import os
 import re
 import tomllib
@@ -32,6 +33,7 @@ __all__ = [
     "gpu_figures",
     "gpu_names",
     "gpu_title",
+    "gpu_toml",
     "model",
     "model_names",
     "model_source",
@@ -49,12 +51,15 @@ _GPU_FIGURES = (
     ("devices_per_node", "devices_per_node", 1, ""),
 )
 GIVEN = "given"
+CLOCKED = 1.25  # times its datasheet's FLOP/s that a card may reach, which runs over the clock that it states
 _HUB = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?", re.ASCII)  # an id of Hugging Face's hub, with its owner or without
 _LETTERS = re.compile(r"[a-z]*")
+_BRAND = re.compile(r"nvidia|geforce|rtx|[\s_-]")  # what people write of a GPU's name or leave out
+_FILE = re.compile(r"[a-z0-9][\w-]{0,30}", re.ASCII)  # a name that a file may have
 LIST = "see 'odcsim catalog list'"
 OTHERS = frozenset(  # GPUs that are made and are not in the catalogue
-    "a2 a10 a10g a16 a30 a40 a800 a4000 a5000 a6000 b100 gb10 gh200 h20 h800 l4 l20 l40 "
-    "mi100 mi210 mi250 mi250x mi300a".split()
+    "a2 a10 a10g a16 a30 a40 a800 a4000 a5000 b100 gb10 gh200 h20 h800 l4 l20 l40 mi100 mi210 mi250 mi250x mi300a "
+    "rtx3080 rtx4080 rtx5080 rtx6000 rtx-a4000 rtx-a5000".split()
 )
 _TUNED = re.compile(
     r"-(?:instruct|it|base|chat|pt|thinking|sft|dpo|think)(?:-\d{2,4}){0,2}$|-(?:\d{2,4})(?:-\d{2,4})?$"
@@ -110,8 +115,10 @@ def _gpu_row(name: str) -> tuple[str, Mapping[str, Any]]:
         return key, rows[key]
     if is_gpu_file(name):
         return _own_gpu(Path(name))
-    fix = f"{hint(name, gpu_names())} (or give a path to a TOML file)"
-    raise InputError(f"unknown GPU '{_short(name)}'", fix=fix)
+    near = difflib.get_close_matches(key, rows, n=1, cutoff=0.0)[0]
+    file = f"{key if _FILE.fullmatch(key) else 'mine'}.toml"
+    copy = f"edit a copy: 'odcsim catalog show {near} --toml > {file}', then name {file} as the GPU"
+    raise InputError(f"unknown GPU '{_short(name)}'", fix=f"{hint(name, gpu_names())} (or {copy})")
 
 
 def is_gpu_file(name: str) -> bool:
@@ -137,6 +144,10 @@ def _own_gpu(path: Path) -> tuple[str, Mapping[str, Any]]:
     if missing := [key for key in known if key not in row]:
         fix = f'add {"it" if len(missing) == 1 else "them"}, or a GPU it is like: like = "h100"'
         raise InputError(f"no {', '.join(missing)}", where=where, fix=fix)
+    peak, best = row["peak_tflops"][0], row["matmul_tflops"][0]
+    if best > CLOCKED * peak:
+        fix = f"say matmul_tflops as well, as measured: GPUs of the catalogue reach {peak / 2:.0f} to {peak:.0f}"
+        raise InputError(f"matmul_tflops is {best:g}, over peak_tflops {peak:g}", where=where, fix=fix)
     return name, row | {"title": title or f"figures of {path.name}{f', else of {like}' if like else ''}"}
 
 
@@ -178,6 +189,17 @@ def gpu_figures(name: str) -> list[Figure]:
         where = Source(source, "", "") if kind == GIVEN else _source("gpus.toml", source)
         figures.append(Figure(entry, value, unit, kind, where))
     return figures
+
+
+def gpu_toml(name: str) -> str:
+    """A file for `--gpu` that describes this GPU, to edit: what nobody uncomments is as it is here."""
+    key, _ = _gpu_row(name)
+    if key not in gpu_names():
+        raise InputError("is a GPU's file already", where=name, fix="edit a copy of it")
+    head = ["# Uncomment what differs, and give this file for --gpu: it is called like the file."]
+    head += [f'like = "{key}"', f'# title = "{gpu_title(key)}"']
+    rows = [(f"# {f.name} = {f.value:g}", f"{f.unit or 'GPUs'}, {f.kind}") for f in gpu_figures(key)]
+    return "\n".join([*head, *(f"{figure:<24} # {about}" for figure, about in rows)]) + "\n"
 
 
 @cache
@@ -228,6 +250,8 @@ def hint(name: str, known: list[str]) -> str:
     """
     if name.lower() in OTHERS:
         return LIST
+    if bare := [k for k in known if _BRAND.sub("", k) == _BRAND.sub("", name.lower())]:
+        return f"did you mean '{bare[0]}'?"
     kin = [k for k in known if _family(k) == _family(name)]
     return misspelled(name, known) or misspelled(name, kin, alike=0.6) or LIST
 

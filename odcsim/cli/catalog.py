@@ -39,12 +39,14 @@ def add(commands: Any) -> None:
         "show",
         help="show one GPU or model: each figure, its source and date",
         description="Show every figure of one GPU or model, with its source and date.",
-        examples=("odcsim catalog show h100", "odcsim catalog show qwen3-8b"),
+        examples=("odcsim catalog show h100", "odcsim catalog show l40s --toml"),
     )
     show.add_argument("name", metavar="NAME", help="GPU, model, TOML file of a GPU, or Hugging Face config.json")
     show.set_defaults(run=_show)
-    for action in (listing, show):
-        action.add_argument("--json", action="store_true", help="print JSON")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    form = show.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--toml", action="store_true", help="print a GPU as a file for --gpu, to edit")
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -81,6 +83,8 @@ def _show(args: argparse.Namespace) -> None:
     from odcsim.errors import InputError
 
     name = args.name
+    if args.toml:
+        return print(catalog.gpu_toml(name), end="")
     if name.lower() in catalog.gpu_names() or catalog.is_gpu_file(name):
         return _show_gpu(catalog.gpu_name(name), catalog.gpu_title(name), catalog.gpu_figures(name), args.json)
     try:

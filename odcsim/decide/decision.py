@@ -32,11 +32,17 @@ class Decision:
     flips: Flip | None = None  # where in the interval of the seconds the answer would be another
     kept_out: tuple[tuple[Row, Row], ...] = ()  # faster rows that memory forbids, each after the one in its place
     unit: str = "sample"  # what a minibatch counts
+    alone: bool = False  # one GPU, which waits for nobody: on-demand takes no part
     balanced: Row | None = None  # where a trainer was asked for, whose best is the rival: the best that it does not run
 
     @property
     def chosen(self) -> Row:
         return self.best if self.pays and self.balanced is None else self.rival
+
+    @property
+    def drawn(self) -> Row:
+        """What is drawn beside the reference: what is chosen, else the best on demand, where there are several GPUs."""
+        return self.best if self.chosen is self.reference and not self.alone else self.chosen
 
     @property
     def nothing_fits(self) -> bool:
@@ -71,12 +77,15 @@ def decide(comparison: Comparison) -> Decision:
     usual = [r for r in fitting if r.balancer == balance.advised(r.sync)]
     best = min((r for r in usual if r.makespan_seconds <= NEAR * best.makespan_seconds), key=slowness, default=best)
     ahead = rival.makespan_seconds / best.makespan_seconds >= NOTABLE
-    pays = ahead and (best.speedup_low or 0) > 1
-    decision = Decision(reference, rival, best, pays)
+    alone = comparison.setting.cost.cluster.gpus == 1
+    pays = ahead and (best.speedup_low or 0) > 1 and not alone
+    decision = Decision(reference, rival, best, pays, alone=alone)
     if own:
         kept = tuple(_kept_out(rival, rivals))
         unit, balanced = comparison.setting.trace.unit, min(_fitting(beside), key=slowness)
         return replace(decision, kept_out=kept, balanced=balanced, unit=unit)
+    if alone:
+        return replace(decision, kept_out=tuple(_kept_out(rival, rivals)))
     if decision.by_memory:
         decision = replace(decision, pays=capacity.level(best) < capacity.level(rival))
     else:
@@ -88,10 +97,11 @@ def decide(comparison: Comparison) -> Decision:
 
 
 def rows_to_show(comparison: Comparison, decision: Decision) -> Sequence[Row]:
-    """The rows to show first: all, or a trainer's own beside those that its best is compared with."""
+    """The rows to show first: all, or a trainer's own beside those that its best is compared with. Of one GPU, where
+    all syncs are one, those of the first."""
     if decision.balanced is None:
-        return comparison.rows
-    beside = (decision.reference, decision.balanced, decision.best)
+        return [row for row in comparison.rows if row.sync == REFERENCE[1] or not decision.alone]
+    beside = (decision.reference, decision.balanced, *(() if decision.alone else (decision.best,)))
     rivals = {balancer.name for balancer in neighbours.FIELD}
     return [row for row in comparison.rows if row.made or row in beside or row.balancer in rivals]
 

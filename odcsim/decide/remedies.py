@@ -52,9 +52,16 @@ def remedies(setting: Setting) -> list[str]:
     most = room.fullest(cost, longest, limit, setting.limit)
     if setting.trace.fullest <= most < tokens:  # the limit that was asked for is what does not fit
         ways.append(f"--max-tokens {most}")
-    for words, choices in CHOICES.items():
+
+    def choose(words: str, choices: Mapping[str, Any]) -> None:
         if (other := cost.recipe.by(**choices)) != cost.recipe:  # whose seconds nobody needs
             say(words, memory.estimate(cost.model, cost.cluster.gpus, tokens, other, cost.holders, longest).total)
+
+    for words, choices in CHOICES.items():
+        choose(words, choices)
+    if not any(way.startswith("--lora") for way in ways):  # slower than adapters alone
+        rank = "" if cost.recipe.lora else f"--lora {RANK} "
+        choose(f"{rank}--quantization nf4", {"lora": cost.recipe.lora or RANK, "quantization": "nf4"})
     more, ways = list(_more(setting, limit)), [*ways, *_shared(setting, limit)]
     batch = [] if more else list(_more(setting, limit, larger_batch=True))
     return ([*ways, *more, *_shorter(setting, limit)] or list(_together(setting, limit))) + batch

@@ -102,6 +102,7 @@ def cost_of(
     recipe: Recipe = USUAL,
 ) -> Cost:
     """What things cost: the model's shape, the best profile at hand, and the cluster."""
+    recipe.check_quantization()
     shape = catalog.model(model)
     hardware = catalog.gpu(gpu) if gpu else None
     fit = fits.profile_for(shape, hardware, devices, profile, recipe)

@@ -43,7 +43,9 @@ def settings(row: ChosenRow) -> Settings:
     if row.hybrid:
         settings |= {"dp_shard_size": row.per_node, "dp_replicate_size": row.nodes}
     if row.recipe.lora:
-        settings |= {"adapter": "lora", "lora_r": row.recipe.lora}
+        settings |= {"adapter": "qlora" if row.recipe.quantized else "lora", "lora_r": row.recipe.lora}
+    if row.recipe.quantized:
+        settings["load_in_4bit"] = True
     return settings | row.optimizer("optimizer")
 
 
@@ -58,7 +60,7 @@ AXOLOTL = Neighbour(
     settings,
     LAST,
     "first fit into packs, as samples come",
-    frozenset({"hybrid", "on_host", "rank", "moments"}),
+    frozenset({"hybrid", "on_host", "rank", "quantized", "moments"}),
     rules=(
         Rule(IN_ROWS, f"packs of at most {MOST} samples, each as it comes into the first with room", rows, 100_000),
         Rule(IN_BATCHES, "batches as they come, flattened"),

@@ -35,6 +35,8 @@ def settings(row: ChosenRow) -> Settings:
         settings["accelerator_config"] = EACH_BATCH
     if row.recipe.lora:
         settings |= {"finetuning_type": "lora", "lora_rank": row.recipe.lora}
+    if row.recipe.quantized:
+        settings["quantization_bit"] = 4
     return settings | row.optimizer("optim")
 
 
@@ -51,7 +53,7 @@ LLAMA_FACTORY = Neighbour(
     settings,
     LAST,
     "greedy knapsacks into packs",
-    frozenset({"hybrid", "rank", "moments"}),
+    frozenset({"hybrid", "rank", "quantized", "moments"}),
     rules=(
         Rule(IN_FULL_ROWS, "knapsacks of a thousand samples, filled up to the limit with padding", rows, 1000),
         Rule(IN_PADDED, "batches as they come, padded to the longest of each"),

@@ -175,6 +175,8 @@ def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "context", f"--context {recipe.context}", each
     if recipe.lora:
         yield "rank", f"--lora {recipe.lora}", f"adapters of rank {recipe.lora}"
+    if recipe.quantized:
+        yield "quantized", f"--quantization {recipe.quantization}", f"frozen weights in {recipe.quantization}"
     if recipe.optimizer != "fp32":
         yield "moments", f"--optimizer {recipe.optimizer}", f"moments in {recipe.optimizer}"
     if recipe.recompute in ("operators", "layers"):

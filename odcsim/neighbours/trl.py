@@ -33,6 +33,8 @@ def settings(row: ChosenRow) -> Settings:
     }
     if row.recipe.lora:
         settings |= {"--use_peft": None, "--lora_r": row.recipe.lora}
+    if row.recipe.quantized:  # as FSDP shards them: stored as bf16
+        settings |= {"--load_in_4bit": None, "--use_bnb_nested_quant": None, "--bnb_4bit_quant_storage": "bfloat16"}
     return settings | row.optimizer("--optim")
 
 
@@ -60,7 +62,7 @@ TRL = Neighbour(
     settings,
     LAST,
     "best fit decreasing into packs, which come to devices in turn",
-    frozenset({"hybrid", "rank", "moments", "pairs", "by_length"}),
+    frozenset({"hybrid", "rank", "quantized", "moments", "pairs", "by_length"}),
     "docs/trl.md",
     deal=deal,
     help="TRL's rows, even in squares of lengths",

@@ -145,6 +145,8 @@ def _memory(advice: Advice, rent: Offer, within: Sequence[Offer]) -> Iterator[st
 
 def on_demand(offer: Offer) -> str:
     without, with_it, gain = offer.without, offer.with_it, offer.gain or 0.0
+    if offer.devices == 1 and offer.own is None:
+        return setting_words.ALONE
     if offer.own is not None:  # what balancers and syncs would bring that the trainer has not
         trainer, gains = offer.own.way.setting.trainer, offer.with_engine
         if not any(times >= NOTABLE for times in gains.values()):
@@ -157,10 +159,11 @@ def on_demand(offer: Offer) -> str:
     name = with_it.way.name
     if without is None:
         return f"Without on-demand communication nothing fits memory there; {name} does."
+    unrun = f" {setting_words.UNRUN}" if with_it.way.cost.recipe.quantized else ""
     if gain >= NOTABLE:
         paid = "" if without.row.dollars is None else f" and {money(without.row.dollars)}"
         took = f"{without.way.name}, which takes {duration(without.row.makespan_seconds)}{paid}"
-        return f"On-demand communication pays: {gain:.2f} times as fast as the best without it, {took}."
+        return f"On-demand communication pays: {gain:.2f} times as fast as the best without it, {took}.{unrun}"
     slower = f"{name} takes {1 / gain:.2f} times as long" if gain < 0.995 else f"{name} is {gain:.2f} times as fast"
     return f"On-demand communication does not pay here: {slower}."
 

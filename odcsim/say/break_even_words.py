@@ -34,6 +34,9 @@ def headline(result: BreakEven) -> str:
     """Whether on-demand pays here, and what that hangs on; and what would fit where this does not."""
     fit = f"Out of memory: what you ask about does not fit. Options that fit: {'; '.join(result.ways_out)}."
     ways_out = f" {fit}" if result.ways_out else ""
+    for curve in result.curves:
+        if curve.name == "devices" and curve.here == "1":
+            return f"{setting_words.ALONE} On-demand on more devices: {sentence(curve)}{ways_out}"
     if (lead := result.lead) is None:
         one = "one of them cannot run what you ask about"
         return f"On-demand and the best without it cannot be compared here: {one}.{ways_out}"

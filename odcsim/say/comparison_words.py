@@ -82,7 +82,8 @@ def mark(row: Row, decision: Decision) -> str:
 
 def memory_table(decision: Decision) -> AnswerTable:
     """What the memory of the rows that the decision rests on is for."""
-    rows = {r.name: r.memory_terms for r in (decision.reference, decision.rival, decision.best) if r.memory_terms}
+    sides = (decision.reference, decision.rival, *(() if decision.alone else (decision.best,)))
+    rows = {r.name: r.memory_terms for r in sides if r.memory_terms}
     every = {words: [terms[name] for terms in rows.values()] for name, words in memory.IN_WORDS.items()} if rows else {}
     every = {words: sizes for words, sizes in every.items() if any(sizes)}
     every["together"] = [sum(terms.values()) for terms in rows.values()]
@@ -157,7 +158,7 @@ def figures(comparison: Comparison, decision: Decision) -> list[tuple[str, str]]
 
 def parted(comparison: Comparison, decision: Decision) -> tuple[list[Row], list[Row]]:
     """Those to choose from, and those that nobody would choose: both in order of speed, those that do not fit last."""
-    ordered = best_first(comparison.rows)
+    ordered = best_first(rows_to_show(comparison, decision) if decision.alone else comparison.rows)
     best = {row.sync: row.pair for row in reversed(ordered)}
     few = {*best.values(), *(row.pair for row in (decision.reference, decision.rival, decision.best))}
     return [r for r in ordered if r.pair in few], [r for r in ordered if r.pair not in few]
@@ -167,7 +168,10 @@ def headline(decision: Decision) -> str:
     """Yes or no, in a few sentences; and what memory has to do with it."""
     if decision.nothing_fits:
         return _nothing_fits(decision)
-    words = _own(decision) if decision.balanced else _by_memory(decision) if decision.by_memory else _by_speed(decision)
+    if decision.balanced or decision.alone:
+        words = _own(decision) if decision.balanced else _alone(decision)
+    else:
+        words = _by_memory(decision) if decision.by_memory else _by_speed(decision)
     if capacity.tight(decision.chosen):  # more of a GPU than estimates can be trusted for
         words += f" Memory per device is {capacity.text(decision.chosen)}, so it may not fit."
     for kept, row in decision.kept_out:
@@ -184,7 +188,7 @@ def would_be(row: Row, kept: Row) -> str:
 
 def _nothing_fits(decision: Decision) -> str:
     """What does by the engine's plans, where only the trainer's own ways do not fit."""
-    fitting = [row for row in (decision.balanced, decision.best) if row and row.memory_fits is not False]
+    fitting = [row for row in _engine(decision) if row.memory_fits is not False]
     if decision.balanced is None or not fitting:
         return "Out of memory: nothing here fits."
     every = " and ".join(f"{row.name} ({capacity.text(row)})" for row in fitting)
@@ -197,12 +201,24 @@ def _own(decision: Decision) -> str:
     chosen = decision.chosen
     made = f", {settings(chosen.made, decision.unit)}" if chosen.made else ""
     words = f"The trainer's own fastest way is {chosen.name}{made}."
-    others = [row for row in (decision.balanced, decision.best) if row and row.memory_fits is not False]
+    others = [row for row in _engine(decision) if row.memory_fits is not False]
     gains = [(row, chosen.makespan_seconds / row.makespan_seconds) for row in others]
     if not any(gain >= NOTABLE for _, gain in gains):
-        return f"{words} No balancer and no sync of odc_engine is notably faster."
+        sync = "" if decision.alone else " and no sync"
+        return f"{words} No balancer{sync} of odc_engine is notably faster."
     every = " and ".join(f"{row.name} {gain:.2f} times" for row, gain in gains)
     return f"{words} With odc_engine, {every} as fast."
+
+
+def _engine(decision: Decision) -> list[Row]:
+    """What a trainer does not run by itself: the best balanced, and, where somebody waits, the best on demand."""
+    return [row for row in (decision.balanced, None if decision.alone else decision.best) if row]
+
+
+def _alone(decision: Decision) -> str:
+    chosen, gain = decision.chosen, decision.chosen.speedup or 1.0
+    faster = f", {gain:.2f} times as fast as by lb-micro" if gain >= NOTABLE else ""
+    return f"{setting_words.ALONE} Cut minibatches into microbatches by {chosen.balancer}{faster}."
 
 
 def _by_memory(decision: Decision) -> str:
@@ -278,6 +294,7 @@ def sentences(comparison: Comparison, decision: Decision) -> list[str]:
     return [
         f"{_idle(decision)} {_savings(comparison, decision)}",
         _trust(comparison, decision),
+        *([setting_words.UNRUN] if setting.cost.recipe.quantized and not decision.alone else []),
         *_rules(comparison),
         *_tightness(comparison, decision.chosen),
         *_sharding(comparison, decision),
@@ -295,7 +312,7 @@ def basis(comparison: Comparison) -> str:
 def _idle(decision: Decision) -> str:
     before, after = decision.reference, decision.chosen
     if decision.balanced is not None:
-        best = min(decision.balanced, decision.best, key=lambda row: row.makespan_seconds)
+        best = min(_engine(decision), key=lambda row: row.makespan_seconds)
         return f"Devices idle {after.idle:.0%} of the time under {after.name}, {best.idle:.0%} under {best.name}."
     words = f"Devices idle {before.idle:.0%} of the time under {before.name}"
     words += f" and {after.idle:.0%} under {after.name}." if after is not before else ", and no row is faster."

@@ -39,7 +39,7 @@ def answer(result: RolloutSteps) -> Answer:
     lengths = [setting_words.lengths(setting.trace.origin)] if setting.trace.origin else []
     rests = [*rest, setting_words.fixed(setting), *lengths, f"Cost: {setting.cost.profile.origin}."]
     about = f"{setting_words.named(setting)}, {size(result.batch)}"
-    return Answer("RolloutSteps", about, headline, question(result), [table(result.rows)], rests)
+    return Answer("RolloutSteps", about, headline, question(result), [table(_rows(result))], rests)
 
 
 def table(steps: Sequence[RolloutStep]) -> AnswerTable:
@@ -62,13 +62,21 @@ def _of(steps: Sequence[RolloutStep], pair: tuple[str, str]) -> RolloutStep:
 
 def sentences(result: RolloutSteps) -> list[str]:
     """What a step takes, what batching and sync bring, and what would fit where nothing does, or where all is tight."""
-    setting, own = result.setting, result.own
-    lines = [*takes([own] if own else result.rows), *(beside(result.rows, own) if own else verdict(result.rows))]
-    if all(capacity.level(step.row) > capacity.FITS for step in result.rows):
+    setting, own, rows = result.setting, result.own, _rows(result)
+    lines = [*takes([own] if own else rows), *(beside(rows, own) if own else verdict(rows))]
+    if setting.cost.cluster.gpus == 1:
+        lines.insert(1, setting_words.ALONE)
+    if all(capacity.level(step.row) > capacity.FITS for step in rows):
         ways_out = remedies(replace(setting, global_batch=setting.batch))
         lines += [f"Options that fit: {'; '.join(ways_out)}."] if ways_out else []
     lines += setting_words.doubts(result.fidelity, setting.cost.profile)
     return lines if result.grouped else [*lines, UNGROUPED]
+
+
+def _rows(result: RolloutSteps) -> Sequence[RolloutStep]:
+    """All, but of one GPU those without on-demand, which brings nothing where nobody waits."""
+    alone = result.setting.cost.cluster.gpus == 1
+    return [step for step in result.rows if not (alone and step.row.one_sided)]
 
 
 def takes(steps: Sequence[RolloutStep]) -> list[str]:

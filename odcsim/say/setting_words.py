@@ -19,6 +19,8 @@ _TRUST = {
     "extrapolated": "Some seconds are extrapolated beyond what they were fitted to (longer samples, fuller "
     "microbatches, other devices, another model, or the same with another recompute).",
 }
+ALONE = "One GPU waits for nobody: there is no sync to choose."
+UNRUN = "odc_engine does not run QLoRA: what is said of on-demand is predicted alone."
 
 
 def answer(setting: Setting) -> Answer:

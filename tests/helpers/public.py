@@ -16,8 +16,8 @@ PUBLIC = {
         simulate sweep sweep_max_tokens write_report""",
     "odcsim.balance": """ALL NAMES POOL Assignment LearnedCosts Plan balance check_limit digest loss_tokens plan pooled
         runs_with weigh""",
-    "odcsim.catalog": """Figure Source estimate gpu gpu_figures gpu_names gpu_title model model_names model_source
-        profile_for""",
+    "odcsim.catalog": """Figure Source estimate gpu gpu_figures gpu_names gpu_title gpu_toml model model_names
+        model_source profile_for""",
     "odcsim.core": "Builder Program Schedule Step Usage delays simulate usage",
     "odcsim.plots": """NAMES agreement bandwidth convergence document embed gains gantt idle lengths notebook pair parts
         ranks script slide speedups sweep worst_step""",

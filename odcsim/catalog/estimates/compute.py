@@ -12,6 +12,7 @@ from odcsim.catalog.estimates.rates import INTERVAL, Attention, Precision, Rates
 from odcsim.catalog.estimates.work import (
     BACKWARD_MOVES,
     COPIED_OUT,
+    DEQUANTIZED,
     HOOKS,
     LAUNCH,
     OPTIMIZERS,
@@ -134,10 +135,14 @@ def _layer(model: Model, gpu: GPU, rates: Rates, recipe: Recipe) -> tuple[Polyno
     ahead = model.attention_flops_per_square / (share * used.forward)
     back = ATTENTION_BACKWARD * model.attention_flops_per_square / (share * used.backward)
     short, short_back = softmax * ahead * used.short_forward, softmax * back * used.short_backward
-    # Of each pass: what matmuls compute for nobody; copies of what was gathered and casts of weights; copies of
+    # Of each pass: what matmuls take whatever the tokens; copies of what was gathered and casts of weights; copies of
     # gradients on their way out.
     empty = empty_flops(model) / rate
     out = (COPIED_OUT + precision.cast_weight) * model.layer_parameters / bandwidth
+    if recipe.quantized:  # few bytes are gathered; every pass of matmuls makes weights in bf16 of them
+        out *= recipe.quantized / BYTES_BF16
+        each = recipe.quantized + BYTES_BF16
+        empty += each * model.layer_parameters / (gpu.memory_bandwidth * DEQUANTIZED)
     into = (BYTES_BF16 + recipe.sent) * trained / bandwidth
     launches = stack.launches * LAUNCH
     forward = Polynomial(empty + out, matmul + moving + short, ahead, floor=launches + HOOKS[0])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from odcsim.catalog.estimates.compute import adapter_parameters, trained_share
-from odcsim.catalog.estimates.work import OPTIMIZERS, SCORES, STACKS
+from odcsim.catalog.estimates.work import OPTIMIZERS, SCORES, STACKS, matmuls
 from odcsim.model import BYTES_BF16, BYTES_FP32, Model
 from odcsim.program import sync_named
 from odcsim.recipe import USUAL, Recipe
@@ -121,17 +121,27 @@ def estimate(
     # With adapters no weight has a gradient: a layer's adapters pass, and nothing of the root.
     going, head = (adapter_parameters(model, recipe.lora), 0.0) if recipe.lora else (layer, root)
     others = float(devices > 1)  # one device sends nothing
+    carried = recipe.quantized or BYTES_BF16  # of a layer's weight on its way
+
+    def gathered(layers: int) -> float:
+        """Bytes of what is in no layer and of so many layers. In few bits nobody copies what is there already, and one
+        matmul's weight at a time is in bf16."""
+        if not recipe.quantized:
+            return BYTES_BF16 * (root + layers * layer)
+        one = BYTES_BF16 * max(m.inner * m.outer for m in matmuls(model))
+        return others * (BYTES_BF16 * root + carried * layers * layer) + one
+
     loss = Memory(
         activations=own.stored + BYTES_BF16 * tokens * 2.0 * model.hidden,  # the last layer's output, the head's input
         logits=logits(model, tokens, recipe),
-        unsharded=BYTES_BF16 * (root + (1 if recipe.reshard else model.layers) * layer),
+        unsharded=gathered(1 if recipe.reshard else model.layers),
         gradients=BYTES_BF16 * (0.0 if recipe.kernels.loss == "whole" else head),
     )
     last = Memory(  # layer's backward
         activations=own.stored + own.layer,
-        unsharded=BYTES_BF16 * (root + (LAYERS_GATHERED if recipe.reshard else model.layers) * layer),
+        unsharded=gathered(LAYERS_GATHERED if recipe.reshard else model.layers),
         gradients=BYTES_BF16 * (going + head),
-        buffers=others * (BYTES_BF16 * layer + recipe.sent * going) + keys,
+        buffers=others * (carried * layer + recipe.sent * going) + keys,
     )
     stored = own.stored + own.inputs if own.inputs else own.stored / model.layers
     first = replace(last, activations=own.layer + stored)
@@ -174,7 +184,11 @@ def _states(model: Model, devices: int, recipe: Recipe, holders: int) -> Memory:
     share, here = model.parameters / owners, not recipe.offload
     # Libraries of adapters load a frozen weight in bf16, and FSDP1 leaves it so; a compiled stack is FSDP2's, which
     # gathers in bf16 what lies in fp32, frozen or not (github.com/huggingface/accelerate/issues/3844).
-    frozen = optimizer.master if STACKS[recipe.kernels.stack].compiled else BYTES_BF16
+    frozen: float = optimizer.master if STACKS[recipe.kernels.stack].compiled else BYTES_BF16
+    moved: float = BYTES_BF16  # of a weight that on-demand and hybrid sharding lay out
+    if recipe.quantized:  # of layers; what is in none stays in bf16
+        layers = model.layers * model.layer_parameters
+        frozen = moved = (recipe.quantized * layers + BYTES_BF16 * model.root_parameters) / model.parameters
     # Gradients are in fp32; on-demand has them in its arena. And everything once more, unsharded, where reduction is
     # deferred: FSDP2 accumulates in the dtype that it reduces in.
     every = optimizer.master * trained * model.parameters
@@ -185,12 +199,12 @@ def _states(model: Model, devices: int, recipe: Recipe, holders: int) -> Memory:
         # shards, so the parameters come anew; their sums take the place of the gradients' shard. Where nodes exchange
         # layer by layer, the states themselves are whole in every node, and nothing comes on top.
         more = model.parameters / holders - model.parameters / devices
-        in_node = BYTES_BF16 * (model.parameters / holders if sync.meets else more) + BYTES_FP32 * more
+        in_node = moved * (model.parameters / holders if sync.meets else more) + BYTES_FP32 * more
     return Memory(
         weights=here * share * (optimizer.master * trained + frozen * (1 - trained)),
         moments=here * share * trained * optimizer.moments,
         gradients=shards + (0.0 if sync.push_every_microbatch else every),
-        arena=0.0 if sync.meets else (BYTES_BF16 + BYTES_FP32 * trained) * model.parameters / devices,
+        arena=0.0 if sync.meets else (moved + BYTES_FP32 * trained) * model.parameters / devices,
         in_node=in_node,
         step=here * share * trained * optimizer.roots,
     )

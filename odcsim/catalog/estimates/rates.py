@@ -28,7 +28,8 @@ SMALL_HEADS, LARGE_HEADS = (64, 0.87), (192, 0.89)
 INTERVAL = 1.645  # standard deviations on either side of the median that hold 90 %
 # What a kind adds where nobody published a run, as a standard deviation; a family of GPUs by itself adds FAMILY.
 FAMILY = 0.12
-STARTS = {"compiled": 0.05, "plain": 0.15, "experts": 0.2, "adapters": 0.1, "fp8": 0.1, "policy": 0.15, "groups": 0.15}
+STARTS = {"compiled": 0.05, "plain": 0.15, "experts": 0.2, "adapters": 0.1, "nf4": 0.1, "fp8": 0.1, "policy": 0.15}
+STARTS |= {"groups": 0.15}  # context parallelism
 WEIGHS = 2  # publishers that a start weighs as much as
 
 
@@ -149,6 +150,7 @@ def kinds(family: str, model: Model, recipe: Recipe) -> list[str]:
         "experts": bool(model.experts or model.linear_layers),
         "adapters": bool(recipe.lora),
         "groups": recipe.context > 1,
+        recipe.quantization: bool(recipe.quantized),
         recipe.kernels.loss: recipe.kernels.loss in STARTS,
         recipe.kernels.precision: "precision" in recipe.unusual,
     }

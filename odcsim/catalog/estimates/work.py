@@ -15,6 +15,11 @@ SORTED = 14.0
 # What FSDP2 does beside moving a layer: a gather lands in one buffer and is copied out to its parameters (read and
 # written in bf16). Gradients are cast to what they travel in, and sorted by rank.
 COPIED_OUT = 4.0
+# Share of the memory's bandwidth at which 4-bit weights become bf16 ones, in each pass over a layer: by pairs of runs
+# with LoRA and QLoRA on one A100 (LitGPT's resource tables, bitsandbytes 0.41.1: 0.20 to 0.28, from 13B to 3B; a test
+# has them). A later kernel is 1.4 to 2.1 times as fast on A100 and H100 (pull requests 1746 and 1747 of
+# github.com/bitsandbytes-foundation/bitsandbytes); nobody published such a pair of runs with it.
+DEQUANTIZED = 0.24
 # A tile of a grouped matmul has this many rows; the last one of each expert is half empty.
 TILE = 128
 

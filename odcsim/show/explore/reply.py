@@ -8,7 +8,7 @@ from odcsim import neighbours
 from odcsim.answer import Answer
 from odcsim.decide.break_even import draw, lead, network, plans
 from odcsim.decide.comparison import Comparison, compare, pairs
-from odcsim.decide.decision import Decision, decide
+from odcsim.decide.decision import Decision, decide, rows_to_show
 from odcsim.decide.levers import levers as found_levers
 from odcsim.decide.setting import Drawn, Setting, assign
 from odcsim.plots.gantt import panels
@@ -43,7 +43,8 @@ class Reply:
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Heads and rows, best first."""
-        rows = best_first(self.comparison.rows)
+        alone = self.decision.alone
+        rows = best_first(rows_to_show(self.comparison, self.decision) if alone else self.comparison.rows)
         return row_words.table([self.comparison.spent(row) for row in rows], row_words.DRAGGED)
 
     @property
@@ -91,8 +92,10 @@ def _plans(*_of: Any) -> dict[str, ScheduleFile]:
 def chart(asked: PageQuestion) -> dict[str, Any]:
     """What to run against what is run today, as plotly's figure in plain values."""
     found = reply(asked)
-    chosen = found.decision.best if found.decision.chosen is found.decision.reference else found.decision.chosen
-    both = [row.pair for row in (found.decision.reference, chosen)]
+    beside = found.decision.drawn
+    if beside is found.decision.reference:  # of one GPU: against what packs worst
+        beside = max(rows_to_show(found.comparison, found.decision), key=lambda row: row.makespan_seconds)
+    both = [row.pair for row in (found.decision.reference, beside)]
     number = found.comparison.typical(*both)
     timelines = [found.comparison.timeline(*row, number) for row in both]
     return panels(timelines, 0, number=number, most=MOST)

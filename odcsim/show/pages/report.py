@@ -7,7 +7,7 @@ from pathlib import Path
 from odcsim import plots
 from odcsim.answer import AnswerTable
 from odcsim.decide.comparison import Comparison, inputs
-from odcsim.decide.decision import Decision, decide
+from odcsim.decide.decision import Decision, decide, rows_to_show
 from odcsim.decide.levers import Levers, levers
 from odcsim.plots.gantt import idle
 from odcsim.plots.rows import ceiling
@@ -48,16 +48,17 @@ def report(
     where = f"{cost.cluster.gpus} x {cost.profile.gpu}"
     title = f"How to train {cost.model.name} on {where}, with lengths like those of {trace.name}?"
     order = "In order of speed. Marked: the row to choose, and collective + lb-micro."
+    rows = rows_to_show(comparison, decision) if decision.alone else comparison.rows
     body = [
         page.heading(title, 1),
         *_opening(comparison, decision),
         *_levers(levers(comparison) if found is None else found),
         *_on_demand(comparison, decision),
-        page.heading("Every balancer under every sync"),
+        page.heading("Every balancer" if decision.alone else "Every balancer under every sync"),
         page.paragraph(f"{comparison_words.basis(comparison)} {order}", "note"),
         *_rows(comparison, decision),
-        plots.embed(plots.speedups(comparison.rows), "speedups"),
-        plots.embed(plots.idle(comparison.rows), "idle"),
+        plots.embed(plots.speedups(rows), "speedups"),
+        plots.embed(plots.idle(rows), "idle"),
         *_pair(comparison, decision),
         *(_sweep(sweep) if sweep else []),
         *_memory(decision),
@@ -88,6 +89,7 @@ def _opening(comparison: Comparison, decision: Decision) -> list[str]:
 def _on_demand(comparison: Comparison, decision: Decision) -> list[str]:
     """What it gives, and how far to trust all this."""
     gain = "Would on-demand communication pay?" if decision.balanced is None else "What would you gain with odc_engine?"
+    gain = "Which balancer?" if decision.alone and decision.balanced is None else gain
     return [
         page.heading(gain),
         page.answer([comparison_words.headline(decision)], yes=decision.pays),
@@ -119,7 +121,8 @@ def _rows(comparison: Comparison, decision: Decision) -> list[str]:
 
 def _pair(comparison: Comparison, decision: Decision) -> list[str]:
     """What to run against what is run today, in the minibatch that idles as the table says; drawn to one scale."""
-    chosen = decision.best if decision.chosen is decision.reference else decision.chosen
+    if (chosen := decision.drawn) is decision.reference:
+        return []
     pair = [row.pair for row in (decision.reference, chosen)]
     number = comparison.typical(*pair)
     timelines = [comparison.timeline(*row, number) for row in pair]

@@ -89,14 +89,48 @@ def test_a_models_id_on_its_hub_is_its_name_but_a_folder_comes_first(tmp_path, m
         catalog.model("Qwen/Qwen3-8B")
 
 
+GEFORCE = ("rtx3090", "rtx4090", "rtx5090")  # which run over their datasheet's clock
+# GB/s of 16 lanes by hand: 16 or 32 GT/s x 16 lanes x 128/130 of the code / 8 bits. GeForce cards have half of it.
+FOURTH, FIFTH = (rate * 16 * 128 / 130 / 8 for rate in (16, 32))
+SLOTS = {"a100-pcie": FOURTH, "rtx-a6000": FOURTH, "l40s": FOURTH, "h100-pcie": FIFTH, "rtx3090": FOURTH / 2,
+         "rtx4090": FOURTH / 2, "rtx5090": FIFTH / 2}  # fmt: skip
+# FLOP/s by hand: those of a streaming multiprocessor in a cycle, times how many there are, times the boost clock.
+BY_CLOCK = {"rtx3090": 512 * 82 * 1.695e9, "rtx4090": 512 * 128 * 2.52e9, "rtx5090": 512 * 170 * 2.407e9,
+            "rtx-a6000": 1024 * 84 * 1.8e9}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_cards_have_their_slots_links_and_the_flops_of_their_units(name):
+    card = catalog.gpu(name)
+    assert card.link_bandwidth == pytest.approx(SLOTS[name] * 1e9, rel=2e-3)
+    assert card.peak_flops == pytest.approx(BY_CLOCK.get(name, card.peak_flops), rel=5e-3)
+    rates_of = {figure.name: figure.kind for figure in catalog.gpu_figures(name)}
+    assert (rates_of["link_gb_s"] == "assumed") == (name in GEFORCE)
+
+
+@pytest.mark.parametrize("name", catalog.gpu_names())
+def test_a_file_to_edit_is_that_gpu_until_somebody_edits_it(name, tmp_path):
+    file = tmp_path / "mine.toml"
+    text = catalog.gpu_toml(name)
+    file.write_text(text)
+    assert catalog.gpu(str(file)) == replace(catalog.gpu(name), name="mine")
+    file.write_text(text.replace("# ", ""))  # every line of it
+    with pytest.raises(InputError):
+        catalog.gpu(str(file))
+    file.write_text(text.replace("\n# ", "\n"))
+    assert {figure.kind for figure in catalog.gpu_figures(str(file))} == {"given"}
+    assert catalog.gpu(str(file)) == replace(catalog.gpu(name), name="mine", assumed=())
+
+
 def test_every_gpu_is_plausible_and_every_figure_has_its_source():
-    names = "a100 a100-40gb h100 h200 b200 b300 gb200 gb300 l40s mi300x mi325x mi355x".split()
+    names = "a100 a100-40gb h100 h200 b200 b300 gb200 gb300 l40s mi300x mi325x mi355x h100-pcie a100-pcie".split()
+    names += "rtx-a6000 rtx3090 rtx4090 rtx5090".split()
     assert set(catalog.gpu_names()) == set(names)
     for name in names:
         g = catalog.gpu(name.upper())
         assert g.name == name
-        assert 0.4 < g.matmul_flops / g.peak_flops < 0.95
-        assert 40e9 <= g.memory_bytes < 310e9
+        assert 0.4 < g.matmul_flops / g.peak_flops < (1.2 if name in GEFORCE else 0.95)
+        assert 24e9 <= g.memory_bytes < 310e9
         assert g.nic_bandwidth < g.link_bandwidth < g.memory_bandwidth
         for figure in catalog.gpu_figures(name):
             assert figure.kind in ("datasheet", "measured", "assumed")
@@ -127,7 +161,8 @@ def test_a_gpu_of_ones_own_has_the_figures_of_its_file_and_the_rest_of_what_it_i
     slow, usual = (cost_of("r1-distill-qwen-7b", gpu, None, 8) for gpu in (name, "a100"))
     assert (slow.profile.fidelity, usual.profile.fidelity) == ("catalogue", "published fit")
     assert slow.sample_seconds(np.array([8192])) > 5 * usual.sample_seconds(np.array([8192]))
-    for taken, text in (("H100.toml", ALL), ("odd.toml", "memory_gb")):  # a name of the catalogue; no TOML
+    slow = 'like = "l40s"\npeak_tflops = 121'  # whose matmuls would reach more than that
+    for taken, text in (("H100.toml", ALL), ("odd.toml", "memory_gb"), ("l4.toml", slow)):  # a known name; no TOML
         (tmp_path / taken).write_text(text)
         with pytest.raises(InputError):
             catalog.gpu(str(tmp_path / taken))
@@ -135,7 +170,7 @@ def test_a_gpu_of_ones_own_has_the_figures_of_its_file_and_the_rest_of_what_it_i
 
 ODD = ["", "x" * 10_000, "a\0b", "../nowhere/config.json", "/", ".", "y" * 300 + "/config.json"]
 UNLIKE = {  # nothing is proposed that would be of another kind
-    catalog.gpu: ["rtx4090", "v100", "a10", "l4", "h20"],
+    catalog.gpu: ["rtx4080", "v100", "a10", "l4", "h20"],
     catalog.model: ["zamba2-7b", "Zyphra/Zamba2-7B", "mamba-2.8b", "☃", *ODD],
 }
 

@@ -78,6 +78,9 @@ def test_every_single_change_that_fits_is_said_and_no_other(one):
         other = asked(one.trace, one.given, **choices)
         fits = other.cost.recipe != one.setting.cost.recipe and needed(other) <= one.limit
         assert any(re.match(re.escape(flag) + r" \(", words) for words in one.said) == fits, flag
+    qlora = asked(one.trace, one.given, lora=one.given.get("lora", 16), quantization="nf4")
+    fits = needed(qlora) <= one.limit and not any(words.startswith("--lora 16 (") for words in one.said)
+    assert any("--quantization nf4 (" in words for words in one.said) == fits
     hybrid = "sharding" in one.given
     fits = hybrid and needed(asked(one.trace, one.given, sharding="full")) <= one.limit
     assert any(words.startswith("--sharding full (") for words in one.said) == fits

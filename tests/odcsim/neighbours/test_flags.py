@@ -53,7 +53,15 @@ def test_every_trainer_reads_what_was_priced(trainer):
             odcsim.flags(trainer, advice(trainer), rollouts=8)
 
 
+QLORA = {"lora": 16, "quantization": "nf4"}
 CHOICES = [{"offload": True}, {"lora": 16}, {"optimizer": "8bit"}, {"sharding": "hybrid"}, {"recompute": "operators"}]
+
+# As their documentation has QLoRA with double quantization, which is usual in axolotl and in LLaMA-Factory.
+FOUR_BITS = {
+    "trl": {"--load_in_4bit": None, "--use_bnb_nested_quant": None},
+    "axolotl": {"adapter": "qlora", "load_in_4bit": True},
+    "llamafactory": {"finetuning_type": "lora", "quantization_bit": 4},
+}
 
 
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda t: t.name)
@@ -62,6 +70,10 @@ def test_every_choice_is_said_or_said_not_to_be(trainer):
     rows += [replace(ROW, pairs=True)] if trainer.name == "trl" else []
     plain, *chosen = ({*TrainerFlags(trainer, row).lines} for row in (ROW, *rows))
     assert all(lines - plain for lines in chosen)
+    few = TrainerFlags(trainer, replace(ROW, recipe=ROW.recipe.by(**QLORA)))
+    assert {*few.lines} - chosen[1]
+    assert ("quantized" in trainer.knows) == (trainer.name in FOUR_BITS)
+    assert few.settings.items() >= FOUR_BITS.get(trainer.name, {}).items()
 
 
 SAMPLES = {  # by whose product a trainer makes the samples of a step, and what says that one step takes them all

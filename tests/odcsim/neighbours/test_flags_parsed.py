@@ -29,7 +29,8 @@ MUCH = ChosenRow(ALL, "lb-mini", 16, 8, 4, 32768, 2.6)
 ROWS = {"much": MUCH, "plain": PLAIN, "some": replace(PLAIN, recipe=PLAIN.recipe.by(recompute="operators"))}
 OWN = replace(PLAIN, model="Qwen/Qwen3-8B", epochs=3.0, longest=9000, samples_made=30.4)
 RULES = {"packed": 0, "filled": 0, "batches": 2, "padded": 2}  # with samples of a microbatch, where they are counted
-MORE = {"plain": PLAIN, "much": MUCH} | {
+FEW = replace(PLAIN, recipe=PLAIN.recipe.by(lora=8, quantization="nf4"))
+MORE = {"plain": PLAIN, "much": MUCH, "few": FEW} | {
     f"{balancer} {sync}": replace(OWN, recipe=USUAL.by(sync=sync), balancer=balancer, each=each)
     for balancer, each in RULES.items()
     for sync in ("deferred", "collective")
@@ -108,6 +109,17 @@ def test_trl_reads_them(tmp_path, row):
     assert config.gradient_checkpointing == (chosen.recipe.recompute != "none")
     assert (model.use_peft, model.lora_r) == ((True, 8) if row == "much" else (False, model.lora_r))
     assert (config.optim == "adamw_torch_8bit") == (row == "much")
+
+
+def test_trl_takes_weights_in_four_bits_with_double_quantization():
+    from trl import ModelConfig
+
+    settings = TRAINERS["trl"].settings(FEW)
+    known = {f"--{field.name}" for field in fields(ModelConfig)}
+    own = {name: value for name, value in settings.items() if name in known}
+    [model] = HfArgumentParser(ModelConfig).parse_args_into_dataclasses(" ".join(written(own, "shell")).split())
+    assert (model.use_peft, model.lora_r, model.load_in_4bit) == (True, 8, True)
+    assert (model.bnb_4bit_quant_type, model.use_bnb_nested_quant) == ("nf4", True)
 
 
 def test_torchtitan_reads_them():
