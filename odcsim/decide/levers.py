@@ -117,16 +117,8 @@ def _of_comparison(comparison: Comparison) -> Levers:
         profile = setting.cost.profile
         return scaled(one.rows[0], _samples(chosen) / _samples(one.rows[0]), (profile.low, profile.high))
 
-    kinds = (
-        BY_LENGTH,
-        BATCH,
-        GPUS,
-        SHARED,
-        LIMIT,
-        CUT,
-        AGAIN,
-        *((SHARDING,) if setting.cost.cluster.nodes > 1 else ()),
-    )
+    kinds: tuple[str, ...] = (BY_LENGTH, BATCH, GPUS, SHARED, LIMIT, CUT, AGAIN)
+    kinds += (SHARDING,) * (setting.cost.cluster.nodes > 1)
     return _try(found, changes(question, kinds), changed)
 
 
@@ -136,7 +128,7 @@ def _samples(row: Row) -> float:
 
 
 def _try(found: Levers, every: Iterator[Variant], changed: Callable[[Variant], Row | None]) -> Levers:
-    """Of several values of a choice that alone which costs least, but for batches and GPUs, which are some way."""
+    """Of several values of a choice the cheapest alone; of batches and of GPUs each, since less of a change may do."""
     good, rest = list[Lever](), list[Variant]()
     for change in every:
         try:
