@@ -106,7 +106,7 @@ class Question(Terms):
         help="seconds that another engine's on-demand adds to each minibatch beside transfers; nobody has proven any",
         example="give seconds of a minibatch, such as 1.3")  # fmt: skip
     minibatch: int | None = option(COUNT, BATCH, brief=True, letter="K",
-        help="samples per GPU and optimizer step, or per group of --context GPUs",
+        help="samples per GPU (or --context group) and step",
         example="give at least 1", control="samples per device and step", stops=(1, 2, 4, 8, 16))  # fmt: skip
     global_batch: int | None = option(COUNT, BATCH, brief=True, letter="B",
         help="samples per optimizer step, on all GPUs together")  # fmt: skip

@@ -85,11 +85,14 @@ def _of_advice(advice: Advice) -> Levers:
     if found.cause is None:
         return found
 
+    asked = rent.chosen.way.setting.question
+    gpu = asked.gpu if asked and asked.gpu else rent.gpu  # as it was asked for: perhaps a file
+
     def changed(change: Variant) -> Row | None:
-        one = offer(replace(wish, question=change.question, batches=()), rent.gpu, change.question.devices)
+        one = offer(replace(wish, question=change.question, batches=()), gpu, change.question.devices)
         return one.row if isinstance(one, Offer) else None
 
-    question = replace(wish.on(rent.gpu, rent.devices), global_batch=rent.batch or wish.global_batch)
+    question = replace(wish.on(gpu, rent.devices), global_batch=rent.batch or wish.global_batch)
     kinds = (BY_LENGTH, *(() if wish.batches else (BATCH,)), GPUS, SHARED, CUT)
     every = changes(question, kinds)
     return _try(found, (one for one in every if one.kind != GPUS or one.question.devices not in wish.devices), changed)

@@ -1,6 +1,7 @@
 """Answers asked in Python: what the command says, their records, what they show in short, and what they refuse."""
 
 import json
+import re
 from math import inf
 
 import numpy as np
@@ -127,7 +128,7 @@ def test_a_wrong_word_is_refused_in_one_line(door, name, value):
     with pytest.raises(odcsim.InputError) as refused:
         DOORS[door](TRACE, MODEL, **USUAL[door] | {name: value})
     assert "\n" not in str(refused.value)
-    assert "--" not in str(refused.value)
+    assert "--" not in re.sub(r"'odcsim [^']*'", "", str(refused.value))  # but in a command that helps
 
 
 @pytest.fixture(scope="module")

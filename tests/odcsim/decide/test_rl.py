@@ -14,6 +14,7 @@ from odcsim.catalog import fits
 from odcsim.decide.rl import DEALERS, Around, RolloutBatch, draw_steps, forward, predict_step
 from odcsim.decide.setting import draw_minibatches
 from odcsim.decide.way import Way
+from odcsim.question import Question
 from odcsim.results.intervals import apart
 from odcsim.schedule import check, flattened
 
@@ -59,12 +60,12 @@ def test_groups_are_of_a_prompt_in_a_step_lengths_without_any_drawn_singly_and_s
     assert np.bincount(run.step).tolist() == [32] * 6
     assert all(len(set(run.step[run.group == g].tolist())) == 1 for g in np.unique(run.group))
     with pytest.raises(InputError):
-        RolloutBatch(16, 4, 3).share(4)
+        RolloutBatch(16, 4, 3).share(Question(devices=4))
 
 
 @pytest.fixture(scope="module", params=[9000, 4004])  # the longest sample has 4003
 def setting(request):
-    batch = BATCH.share(DEVICES)
+    batch = BATCH.share(Question(devices=DEVICES))
     run = draw_steps(recorded(40), BATCH, seed=0)[0]
     asked = {"gpu": "h100", "devices": DEVICES, "minibatch": batch, "max_tokens": request.param, "minibatches": 6}
     return ask(run, "qwen3-0.6b", **asked, in_order=True)

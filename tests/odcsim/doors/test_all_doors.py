@@ -346,7 +346,7 @@ def piloted(question: Question) -> list[Values]:
     setting = odcsim.ask(
         draw_steps(recorded, batch, question.seed)[0],
         question.model,
-        minibatch=batch.share(question.devices),
+        minibatch=batch.share(question_of({"devices": question.devices})),
         minibatches=ways_in.STEPS,
         in_order=True,
         **{n: getattr(question, n) for n in "gpu profile devices max_tokens seed devices_per_node cluster".split()},

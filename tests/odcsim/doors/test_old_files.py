@@ -52,6 +52,7 @@ NOTHING = 1e-15  # seconds: what they give to what takes none; of what takes som
 RUN_BETWEEN = {f"run.{name}_{end}" for name in ("seconds", "gpu_hours", "dollars") for end in ("low", "high")}
 COUNTED = ("memory_bytes", "memory_terms")  # an estimate of memory counts more, and otherwise, since
 THEN = json.loads((FIXTURES / "figures.json").read_text(encoding="utf-8"))
+LINES = "lengths.csv"  # of which lines were kept, as they were printed
 
 
 def figures() -> dict[str, Any]:
@@ -123,7 +124,13 @@ def fitted(*words: str) -> Any:
 def of_lengths(name: str) -> Any:
     out, refused = said(["trace", "info", name])
     assert not refused, refused
-    return out.splitlines()
+    return by_label(out.splitlines())
+
+
+def by_label(lines: list[str]) -> dict[str, str]:
+    """Of lines of statistics the first figure, and of bars the share of samples."""
+    parts = [re.split(r"\s{2,}|\s*[\u2588-\u258f]+\s*", line.strip()) for line in lines if line.strip()]
+    return {label: rest[0] for label, *rest in parts if rest}
 
 
 def of_link(search: str) -> Any:
@@ -175,7 +182,8 @@ def now() -> dict:
 @pytest.mark.parametrize("name", THEN)
 def test_it_comes_to_the_same_figures(name, now):
     assert set(now) == set(THEN)
-    then, ours = (dict(flat(name, figures)) for figures in (THEN[name], now[name]))
+    then = by_label(THEN[name]) if name == LINES else THEN[name]
+    then, ours = (dict(flat(name, figures)) for figures in (then, now[name]))
     if f"{name}/verdict" in then:  # in other words, with all that it said and what to run
         ours_said, said = ours[f"{name}/verdict"], then.pop(f"{name}/verdict")
         assert ours_said.partition(":")[0] == said.partition(":")[0]

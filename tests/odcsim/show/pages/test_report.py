@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odcsim import plots
+from odcsim.catalog.estimates.memory import IN_WORDS
 from odcsim.decide.asking import ask
 from odcsim.decide.comparison import compare, sweep_max_tokens
 from odcsim.decide.decision import decide
@@ -131,7 +132,7 @@ def test_every_row_is_there_in_order_of_speed_and_what_is_folded_says_how_much_i
     for row in (reply.reference, reply.rival, reply.best):
         assert row.name in told
         for name, size in (row.memory_terms or {}).items():
-            assert not size or (name in told and f">{size / 1e9:.1f}<" in told)
+            assert not size or (IN_WORDS[name] in told and f">{size / 1e9:.1f}<" in told)
 
 
 def test_the_gantt_pair_shows_a_typical_minibatch_of_today_and_of_what_to_run(page, comparison):
