@@ -167,7 +167,6 @@ class Offer:
     with_it: Pick | None
     own: Pick | None = None  # the best that a trainer which was asked for runs by itself
     ways: int = 0  # that fit
-    kept_out: KeptOut | None = None  # by memory, from being chosen
     batch: int = 0  # samples of a step, where several batches were asked for
 
     @property
@@ -177,6 +176,14 @@ class Offer:
     @property
     def row(self) -> Row:
         return self.chosen.row
+
+    @property
+    def kept_out(self) -> KeptOut | None:
+        """What memory alone keeps from being chosen. A trainer's own ways are not screened."""
+        question = self.chosen.way.setting.question
+        if question is None or stock.find(question.trainer):
+            return None
+        return search.kept_out(search.site(question), self.chosen.way)
 
     @property
     def gain(self) -> float | None:
@@ -441,8 +448,7 @@ def offer(wish: Wish, gpu: str, devices: int) -> Offer | Refused:
             site, without, own_run = (many, None, chosen) if trainer else (many, chosen, None)
     if chosen is None:
         return Refused(name, devices, _why_not(site))
-    kept = None if trainer else search.kept_out(site, chosen.way)  # a trainer's own ways are not screened
-    return Offer(name, devices, chosen, without, with_it, own_run, len(every), kept)
+    return Offer(name, devices, chosen, without, with_it, own_run, len(every))
 
 
 def _best(site: Site, every: Sequence[Way], own: bool, one_sided: bool) -> Pick | None:

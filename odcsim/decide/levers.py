@@ -12,7 +12,7 @@ from odcsim.answer import Result
 from odcsim.decide import stock
 from odcsim.decide.advice import Advice, Offer, offer
 from odcsim.decide.asking import setting_of
-from odcsim.decide.cause import Cause, cause_of
+from odcsim.decide.cause import IDLE, Cause, cause_of
 from odcsim.decide.comparison import Comparison
 from odcsim.decide.decision import NOTABLE, decide
 from odcsim.decide.evaluate import evaluate
@@ -30,8 +30,8 @@ from odcsim.results import capacity, summary
 from odcsim.results.summary import Row, scaled
 from odcsim.support.values import expect
 
-BY_LENGTH, BATCH, GPUS, CUT = "by length", "batch", "GPUs", "cut"
-SHARED, LIMIT, SHARDING, AGAIN = "shared", "limit", "sharding", "recompute"  # an advice has searched these
+BY_LENGTH, BATCH, GPUS, SHARED, CUT = "by length", "batch", "GPUs", "shared", "cut"
+LIMIT, SHARDING, AGAIN = "limit", "sharding", "recompute"  # an advice has searched these
 TIMES = (2, 4)  # as large a batch, and as few GPUs
 SHORT = 0.99  # of samples are no longer than a cutoff that is tried
 
@@ -131,14 +131,18 @@ def _samples(row: Row) -> float:
 
 
 def _try(found: Levers, every: Iterator[Variant], changed: Callable[[Variant], Row | None]) -> Levers:
-    """Of several values of a choice the cheapest alone; of batches and of GPUs each, since less of a change may do."""
-    good, rest = list[Lever](), list[Variant]()
+    """Of several values of a choice the cheapest alone; of batches and of GPUs each, since less of a change may do.
+    Fewer GPUs are tried only while they still idle."""
+    good, rest, busy = list[Lever](), list[Variant](), False
     for change in every:
+        if busy and change.kind == GPUS:
+            continue
         try:
             row = changed(change)
         except InputError:  # nobody can run it
             row = None
         fits = row is not None and capacity.level(row) <= capacity.level(found.base)
+        busy = busy or (change.kind == GPUS and row is not None and row.idle < IDLE)
         if row is None or not fits or row.gpu_hours * NOTABLE > found.base.gpu_hours:
             rest.append(change)
         else:
