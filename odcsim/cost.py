@@ -142,11 +142,11 @@ class Cost:
     @property
     def pace(self) -> Floats:
         """How many times as long the compute of each worker takes: its slowest GPU's, for which the others wait."""
-        pace = np.ones(self.cluster.gpus)
-        for gpu, times in self.cluster.slow:
-            pace[gpu] = times
-        slowest: Floats = pace.reshape(self.workers, -1).max(axis=1)
-        return slowest
+        pace, each = np.ones(self.workers), self.recipe.context
+        for worker in {gpu // each for gpu, _ in self.cluster.slow}:
+            known = [times for gpu, times in self.cluster.slow if gpu // each == worker]
+            pace[worker] = max(known if len(known) == each else [1.0, *known])
+        return pace
 
     @property
     def own(self) -> Profile:
