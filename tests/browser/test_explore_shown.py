@@ -100,11 +100,11 @@ def test_an_old_answer_is_dimmed_until_the_new_one_is_there(seen, monkeypatch):
     drawn(seen)
     monkeypatch.setattr(replies, "reply", lambda asked: go.wait(60) and kept(asked))
     dragged(seen, "devices", 0.0)
-    for name in ("#advice", "#table", "figure", "#break-even", "#command"):
+    for name in ("#advice", "#table", "figure", "#break-even", "#levers", "#command"):
         seen.page.wait_for_function(f"() => ({opacity})('{name}') < 0.5")
     go.set()
     settled(seen, PageQuestion(devices=1))
-    for name in ("#advice", "#table", "figure", "#break-even", "#command"):
+    for name in ("#advice", "#table", "figure", "#break-even", "#levers", "#command"):
         seen.page.wait_for_function(f"() => ({opacity})('{name}') === 1")
     assert seen.errors == []
 
