@@ -149,7 +149,8 @@ def test_a_file_that_only_its_owner_can_read_opens_it(chromium, served, monkeypa
 def test_what_a_link_cannot_say_is_said(chromium, served):
     with browser.window(chromium) as seen:
         seen.open(served.link("?devices=3"))
-        seen.page.locator("#link-problem", has_text="the link says devices=3; it may be 1, 2, 4, 8, 16, 32, 64").wait_for()
+        problem = "the link says devices=3; it may be 1, 2, 4, 8, 16, 32, 64"
+        seen.page.locator("#link-problem", has_text=problem).wait_for()
         settled(seen, PageQuestion())
 
 
