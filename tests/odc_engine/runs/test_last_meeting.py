@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="pr
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
     """Nobody here has an interpreter to take down on a busy machine, or does so in the time that is measured."""
-    monkeypatch.setattr(watch, "END", 1.0)
+    monkeypatch.setattr(watch, "END", 4.0)
     monkeypatch.setattr(watch, "GRACE", 0.5)
 
 
