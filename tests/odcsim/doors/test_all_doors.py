@@ -240,10 +240,10 @@ def compared_with(question: Question, chosen: Mapping[str, Any]) -> Question:
     recipe = {name: value for name, value in question.recipe if name not in SEARCHED}
     again = {"recompute": chosen["recompute"], "selective": chosen["selective"]}
     recipe["recompute"] = next(word for word, fields in RECOMPUTE.items() if fields == again)
-    recipe["sharding"] = chosen["sharding"]
+    recipe |= {name: chosen[name] for name in ("sharding", "context")}
     unasked = {n: getattr(Question(), n) for n in "in_order whole field devices_per_node".split()}
     devices, limit, more = chosen["devices"], chosen["max_tokens"], {"batched": False, "recipe": tuple(recipe.items())}
-    size = question.global_batch // devices
+    size = question.global_batch // (devices // chosen["context"])
     return replace(
         question, minibatch=size, devices=devices, limit=limit, epochs=question.epochs or 1.0, **more, **unasked
     )
@@ -372,7 +372,7 @@ def trains_as_compared(question: Question) -> Iterator[str]:
 
 
 def verdict_of(lines: Sequence[str]) -> str:
-    line = next(line for line in lines if line.startswith(("Yes", "No:", "Out of memory:")))
+    line = next(line for line in lines if line.startswith(("Yes", "No:", "One GPU", "Out of memory:")))
     return WHY.split(line)[0]
 
 
