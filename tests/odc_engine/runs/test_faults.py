@@ -18,6 +18,7 @@ from odcsim.errors import InputError
 
 SOON = 20.0  # seconds from a death to the last survivor's end: who only waits gives up after 30
 TIMEOUT = 2.0
+NAMED = f"device {VICTIM} "
 # Of a survivor whose links end with those of another, where a machine is busy.
 LEFT = "another device left before it could say so; its own line tells why"
 QUEUE = ["holding the queue", "an entry taken"]
@@ -66,8 +67,9 @@ def test_a_killed_or_stopped_device_is_named_by_all_others(tmp_path, capfd, wher
     found = struck(tmp_path / "run", where, fault, *stop)
     faults.named(found)
     assert found.lines[VICTIM] == ()
-    (line,) = capfd.readouterr().err.splitlines()
-    assert f"device {VICTIM} " in line
+    others = [line for line in capfd.readouterr().err.splitlines() if "did not end within" not in line or NAMED in line]
+    assert len(others) == 1  # beside who takes long to go, on a busy machine
+    assert NAMED in others[0]
 
 
 def too_busy(memory: SharedMemory, folder: Path) -> None:
