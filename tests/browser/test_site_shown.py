@@ -22,7 +22,8 @@ howto/lengths: truncation, sequence length
 howto/recompute: activation checkpointing, out of memory, OOM
 howto/recompute model/memory: peak memory
 users model/memory: token limit
-faq: resume from a checkpoint, speedup, LoRA, context parallelism, multimodal
+faq: resume from a checkpoint, speedup, LoRA, multimodal
+model/context faq: context parallelism
 neighbours: MFU, Megatron
 model/statistics: confidence interval
 howto/network: hybrid sharding, HSDP
@@ -32,7 +33,8 @@ howto/check: deadlock
 engine/gpus faq: NVSHMEM
 howto/rl: GRPO, rollouts
 howto/pairs: DPO
-howto/rent: training cost, price, which GPU to rent, deadline, budget
+howto/rent howto/cheaper: training cost
+howto/rent: price, which GPU to rent, deadline, budget
 trl howto/flags: TRL
 verl howto/flags: verl
 torchtitan: torchtitan
