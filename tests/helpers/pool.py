@@ -12,13 +12,25 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 from ranks import answers
 
 TIMEOUT = 60.0  # seconds that one call may take
 START = 120.0  # seconds for processes to come up, on a loaded machine
+# Threads of one process. Groups that a call made stay, since torch keeps their names, and three threads of each wake up
+# a hundred times a second: beside a hundred such groups nothing else gets far.
+CROWDED = 40
 # FSDP2 imports torch._dynamo at its first use: seconds, which all devices would spend one by one.
 PRELOAD = ["odc_engine.devices.process", "odc_engine.runs.verify", "torch._dynamo", "pytest", "hypothesis"]
+
+
+def threads(pid: int) -> int:
+    """Of a process, where the system tells."""
+    try:
+        return len([*Path(f"/proc/{pid}/task").iterdir()])
+    except OSError:
+        return 0
 
 
 class Pool:
@@ -40,6 +52,9 @@ class Pool:
         except BaseException:
             self.stop()
             raise
+        finally:
+            if any(threads(pid) > CROWDED for pid in self.pids()):
+                self.stop()
 
     def tell(self, work: Callable, args: tuple) -> None:
         call = pickle.dumps((work, args))
