@@ -30,7 +30,7 @@ def test_mixtures_with_rare_long_samples_hold_whatever_the_figure(monkeypatch):
         assert {figure for figure, share in found.items() if share < LEAST} == set(), found
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in study.LENGTHS if name not in (*UNSEEN, *TOLD_BY_ORDER)])
 def test_files_of_every_kind_hold_the_truth(name, truths):
@@ -48,6 +48,7 @@ def test_speedups_hold_as_often_of_groups_as_of_independent_samples(name, truths
     assert found >= 0.9 - 2 * (0.9 * 0.1 / 80) ** 0.5, found
 
 
+@pytest.mark.drawn(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", study.GROUPED)
 def test_rollouts_hold_it_shuffled_in_order_and_as_steps(name):

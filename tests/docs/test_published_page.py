@@ -136,6 +136,7 @@ def test_the_catalogue_holds_what_all_publishers_decide():
     assert found.spreads == spreads()
 
 
+@pytest.mark.drawn(0)
 @pytest.mark.slow
 def test_the_page_says_what_the_study_computes():
     found = study.study(CELLS)

@@ -87,6 +87,7 @@ def test_checkouts_are_compared_round_by_round():
     assert rows[2:] == [[name, "not", "in", "both", "checkouts"] for name in "bc"]
 
 
+@pytest.mark.drawn(0)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_a_checkout_takes_as_much_memory_as_itself(capsys):

@@ -36,7 +36,7 @@ ALONE = (  # of a row, what it says by itself
     "microbatches", "fidelity",
 )  # fmt: skip
 ENDS = ("model_low", "model_high", "gpu_hours_low", "gpu_hours_high")
-MANY = 150 if "THOROUGH" in os.environ else 60  # questions
+MANY = 150 if "THOROUGH" in os.environ else 30  # questions
 FEW = 3  # questions to break-even in the default run
 
 

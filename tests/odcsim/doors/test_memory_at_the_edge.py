@@ -29,7 +29,7 @@ TRACES = (
 MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen3-8b")
 RECIPES = ((), (), ("--recompute", "none"), ("--optimizer", "bf16"), ("--sharding", "hybrid"), ("--loss", "whole"))
 BATCH = 16  # of a step
-MANY = 80 if "THOROUGH" in os.environ else 30
+MANY = 80 if "THOROUGH" in os.environ else 12
 DOORS = ("compare", "rl", "advise")
 
 
