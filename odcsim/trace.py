@@ -14,6 +14,9 @@ from odcsim.support.numbers import counted
 MAX_LENGTH = 2**31 - 1
 GOLDEN = (5**0.5 - 1) / 2
 DRAWN, MINIBATCH = 400, 4000  # bytes that a sample and a minibatch take, drawn and in all that a command makes of them
+# Kinds of training, by what their samples are: conversations, pairs of answers, groups of answers to one prompt.
+SFT, DPO, GRPO = "sft", "dpo", "grpo"
+PAIR = "pair"  # the unit of who trains on what was chosen and rejected
 COLUMNS = ("lengths", "counts", "loss", "group", "step", "bundle")
 
 
@@ -86,6 +89,12 @@ class Trace(Printable):
     def size(self) -> int:
         """How many samples there are."""
         return len(self.lengths) if self.counts is None else int(self.counts.sum())
+
+    @property
+    def kind(self) -> str:
+        """What is trained on such samples."""
+        grouped = self.group is not None or self.siblings[0] > 1
+        return DPO if self.unit == PAIR else GRPO if grouped else SFT
 
     @property
     def population(self) -> int:

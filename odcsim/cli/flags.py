@@ -7,8 +7,8 @@ from odcsim.cli import options
 from odcsim.support.command import Parser
 
 EXAMPLE = (
-    "odcsim compare longalign --model r1-distill-qwen-1.5b --gpu a100 --devices 8 --minibatch 4 --trainer verl --json "
-    "| odcsim flags verl -"
+    "odcsim compare longalign --model Qwen/Qwen3-8B --gpu h100 --devices 8 --minibatch 4 --trainer trl --json "
+    "| odcsim flags trl -"
 )
 
 
@@ -16,10 +16,11 @@ def add(commands: Any) -> None:
     commands.add_parser(
         "flags",
         fill=_fill,
-        help="print a row's settings as your trainer's own flags",
-        description="Print the settings of one result row as your trainer's flags, overrides or YAML. Rows come from "
-        "'odcsim advise --trainer T --json', 'odcsim compare' or 'odcsim diagnose'. Rows that the trainer cannot run "
-        "are refused. Lines with # say what the others assume and what they cannot express.",
+        help="print what starts a row in your trainer: a script, or a file",
+        description="Print what starts one result row in your trainer: a script with its own flags or overrides, or "
+        "its YAML file. Rows come from 'odcsim advise --trainer T --json', 'odcsim compare', 'odcsim rl' or 'odcsim "
+        "diagnose'. Rows that the trainer cannot run are refused. Lines with # say what the others assume and what "
+        "they cannot express.",
         examples=(EXAMPLE,),
     )
 
@@ -41,7 +42,7 @@ def _fill(parser: Parser) -> None:
         type=options.whole,
         default=1,
         metavar="N",
-        help="samples per prompt, of reinforcement learning (1)",
+        help="samples per prompt, of lengths of rollouts in a comparison or an advice (1)",
     )
     parser.set_defaults(run=_run)
 

@@ -120,6 +120,7 @@ class Wish:
             "trace_samples": self.trace.size,
             "trace_longest": self.trace.longest,
             "unit": self.trace.unit,
+            "kind": self.trace.kind,
             "trace_origin": self.trace.origin,
             "model": self.question.model,
             "profile": self.question.profile,

@@ -230,6 +230,7 @@ def inputs(setting: Setting) -> dict[str, Any]:
         "trace_samples": setting.trace.size,
         "trace_longest": setting.trace.longest,
         "unit": setting.trace.unit,
+        "kind": setting.trace.kind,
         "trace_origin": setting.trace.origin,
         "model": cost.model.name,
         "model_asked": setting.model_asked or cost.model.name,

@@ -4,8 +4,7 @@ on in updates; beside that passes without backward, and generation, which balanc
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,12 +27,12 @@ from odcsim.program import MEETING, ONE_SIDED, SIDES
 from odcsim.question import Question
 from odcsim.results import capacity
 from odcsim.results.intervals import Draws, draws, of_run
-from odcsim.results.summary import Row, scaled
+from odcsim.results.summary import Made, Row, scaled
 from odcsim.schedule import Schedule, flattened
 from odcsim.support.numbers import SIZES
 from odcsim.support.numbers import seconds as read_seconds
 from odcsim.timeline import Floats, Ints
-from odcsim.trace import Trace, check_drawn
+from odcsim.trace import GRPO, Trace, check_drawn
 
 HEAD = 1 / 3  # of the head's seconds that are its forward's
 PASSES = Option(int, "a whole number from 0 to 3", 0, 3, SIZES)
@@ -87,12 +86,12 @@ class RolloutStep:
     def as_json(self) -> dict[str, Any]:
         row = self.row
         return {
-            "dealt": row.balancer, "run": row.sync, "training_seconds": self.training, "forward_seconds": self.forward,
-            "generation_seconds": self.generation, "step_seconds": row.makespan_seconds, "dollars": row.dollars,
+            "balancer": row.balancer, "sync": row.sync,
+            "training_seconds": self.training, "forward_seconds": self.forward, "generation_seconds": self.generation, "step_seconds": row.makespan_seconds, "dollars": row.dollars,
             "step_seconds_low": row.model_low, "dollars_low": row.dollars_low, "step_seconds_high": row.model_high,
             "dollars_high": row.dollars_high, "memory_bytes": row.memory_bytes, "memory_fits": row.memory_fits,
             "memory_limit": row.memory_limit, "memory_tight": capacity.tight(row), "fidelity": row.fidelity,
-        }  # fmt: skip
+        } | ({"made": asdict(row.made)} if row.made else {})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,21 +104,20 @@ class RolloutSteps(Result):
     rows: tuple[RolloutStep, ...]
     grouped: bool  # whether the lengths say which rollouts are of one prompt
 
-    def row(self, dealt: str, run: str) -> RolloutStep:
+    def row(self, balancer: str, sync: str) -> RolloutStep:
         known = [step.row.pair for step in self.rows]
-        if (dealt, run) in known:
-            return self.rows[known.index((dealt, run))]
-        runs = [sync for name, sync in known if name == dealt]
+        if (balancer, sync) in known:
+            return self.rows[known.index((balancer, sync))]
+        syncs = [under for name, under in known if name == balancer]
         names = list(dict.fromkeys(name for name, _ in known))
-        hint = misspelled(str(run), runs, alike=0.6) if runs else misspelled(str(dealt), names, alike=0.6)
-        there = f"{dealt} runs under {' or '.join(runs)}" if runs else f"there are {', '.join(names)}"
-        raise InputError(f"no row of {dealt!s:.40} under {run!s:.40}", fix=hint or there)
+        hint = misspelled(str(sync), syncs, alike=0.6) if syncs else misspelled(str(balancer), names, alike=0.6)
+        there = f"{balancer} runs under {' or '.join(syncs)}" if syncs else f"there are {', '.join(names)}"
+        raise InputError(f"no row of {balancer!s:.40} under {sync!s:.40}", fix=hint or there)
 
     @property
     def own(self) -> RolloutStep | None:
         """What the trainer that was asked for runs by itself."""
-        names = [dealer.name for dealer in dealers(self.setting.trainer) if dealer.trainer == self.setting.trainer]
-        return next((step for step in self.rows if step.row.balancer in names and not step.row.one_sided), None)
+        return next((step for step in self.rows if step.row.made), None)
 
     @property
     def fidelity(self) -> str:
@@ -133,7 +131,7 @@ class RolloutSteps(Result):
         beside = {"forward_passes": around.passes, "critic": around.critic, "generation_seconds": around.generation}
         return {
             "schema": 1,
-            "inputs": {**inputs(self.setting), "grouped": self.grouped, **size, **beside},
+            "inputs": {**inputs(self.setting), "kind": GRPO, "grouped": self.grouped, **size, **beside},
             "held_fixed": fixed(self.setting),
             "fidelity": self.fidelity,
             "basis": "one step, on average",
@@ -202,7 +200,10 @@ def predict_steps(
         schedules = dealer.schedules(setting, minibatches, batch.updates)
         advance()
         for sync in dealer.syncs:
-            rows.append(predict_step(Way(setting, dealer.name, sync), schedules, batch.updates, around, about))
+            step = predict_step(Way(setting, dealer.name, sync), schedules, batch.updates, around, about)
+            if dealer.trainer == setting.trainer and sync == MEETING:
+                step = replace(step, row=replace(step.row, made=made(setting, dealer, schedules)))
+            rows.append(step)
             advance()
     return RolloutSteps(setting, batch, around, tuple(rows), trace.group is not None)
 
@@ -274,17 +275,15 @@ def draw_steps(trace: Trace, batch: RolloutBatch, seed: int) -> tuple[Trace, Int
     return steps, prompts.reshape(batch.steps, each), size
 
 
-def deal_in_order(setting: Setting, step: Sequence[Schedule], *, padded: bool = False) -> list[Schedule]:
-    """Samples in equal numbers; a microbatch is full when the next does not fit. Where `padded`, every sample is as
-    long as the longest of its microbatch, against the limit, too."""
+def deal_in_order(setting: Setting, step: Sequence[Schedule]) -> list[Schedule]:
+    """Samples in equal numbers; a microbatch is full when the next does not fit."""
     schedules = []
     for update in step:
         lengths, devices = update.lengths, list[list[list[int]]]()
-        for samples in np.arange(setting.batch).reshape(setting.cost.workers, -1).tolist():
+        for samples in _shares(setting):
             device = [list[int]()]
             for sample in samples:
-                tokens = [lengths[i] for i in (*device[-1], sample)]
-                if (max(tokens) * len(tokens) if padded else sum(tokens)) <= setting.limit:
+                if sum(lengths[i] for i in (*device[-1], sample)) <= setting.limit:
                     device[-1].append(sample)
                 else:
                     device.append([sample])
@@ -295,12 +294,30 @@ def deal_in_order(setting: Setting, step: Sequence[Schedule], *, padded: bool = 
                 at = max(range(len(device)), key=lambda m: len(device[m]))
                 half = len(device[at]) // 2
                 device[at : at + 1] = [device[at][:half], device[at][half:]] if half else [device[at], []]
-        schedule = update.dealt(flattened(devices))
-        if padded:
-            longest = {i: max(lengths[j] for j in batch) for device in devices for batch in device for i in batch}
-            schedule = replace(schedule, lengths=tuple(longest[i] for i in range(len(lengths))), loss=())
-        schedules.append(schedule)
+        schedules.append(update.dealt(flattened(devices)))
     return schedules
+
+
+def deal_in_counts(setting: Setting, step: Sequence[Schedule]) -> list[Schedule]:
+    """TRL's rule (1.16.0: GRPOTrainer): what a device has in a step is padded to its longest, and then cut into updates
+    and microbatches of so many samples."""
+    each, shares = counted(setting), _shares(setting)
+    longest = [max(update.lengths[i] for update in step for i in samples) for samples in shares]
+    padded = tuple(longest[device] for device, samples in enumerate(shares) for _ in samples)
+    deal = [[samples[at : at + each] for at in range(0, len(samples), each)] for samples in shares]
+    return [replace(update.dealt(flattened(deal)), lengths=padded, loss=()) for update in step]
+
+
+def counted(setting: Setting) -> int:
+    """Samples of a microbatch: the most that divide a device's and fit however long they are."""
+    sizes = [each for each in range(1, setting.minibatch + 1) if not setting.minibatch % each]
+    return max((each for each in sizes if each * setting.trace.longest <= setting.limit), default=1)
+
+
+def _shares(setting: Setting) -> list[list[int]]:
+    """The samples of each device, as they come."""
+    shares: list[list[int]] = np.arange(setting.batch).reshape(setting.cost.workers, -1).tolist()
+    return shares
 
 
 def deal_at_once(setting: Setting, step: Sequence[Schedule]) -> list[Schedule]:
@@ -327,7 +344,7 @@ class Dealer:
 
 
 DEALERS = (
-    Dealer("padded", (MEETING,), "trl", partial(deal_in_order, padded=True)),
+    Dealer("padded", (MEETING,), "trl", deal_in_counts),
     Dealer("packed", (MEETING,), deal=deal_in_order),
     Dealer("rollout", SIDES, "verl", deal_at_once),
     Dealer("lb-micro", (MEETING,)),
@@ -335,6 +352,13 @@ DEALERS = (
     Dealer("lb-mini", (ONE_SIDED,)),
 )
 OF_TRAINERS = (Dealer("slime", (MEETING,), "slime"), Dealer("nemo-rl", (MEETING,), "nemo-rl"))  # where asked for
+
+
+def made(setting: Setting, dealer: Dealer, schedules: Sequence[Schedule]) -> Made:
+    """What the settings of the trainer that deals so make of an update."""
+    tokens = sum(sum(schedule.lengths) for schedule in schedules) / len(schedules)
+    each = counted(setting) if dealer.deal is deal_in_counts else 0
+    return Made(setting.limit, setting.minibatch, each, float(setting.batch), tokens)
 
 
 def dealers(trainer: str | None) -> tuple[Dealer, ...]:

@@ -20,7 +20,7 @@ from odcsim.neighbours.neighbour import IN_BATCHES, IN_PADDED, Neighbour, Rule, 
 from odcsim.program import sync_named
 from odcsim.recipe import Recipe
 from odcsim.results import capacity
-from odcsim.trace import Trace
+from odcsim.trace import DPO, Trace
 
 ENGINE = "odc"  # the engine of this project, which runs every balancer under every sync
 NAMES = (*TRAINERS, ENGINE)
@@ -68,14 +68,14 @@ def choose(setting: Setting) -> list[Way]:
         fastest = list[Way]()
         for sync in trainer.syncs:
             every = list(ways(setting, sync, room_for, limit))
-            rules = [[way for way in every if way.rule == rule] for rule in trainer.own]
+            rules = [[way for way in every if way.rule == rule] for rule in trainer.own(setting.trace)]
             fastest += [min(some, key=pace) for some in rules if some]
         if fastest:
             return fastest
     if not packs(setting):
         problem = f"{trainer.name} packs samples into rows, which would span steps of '{setting.trace.name}'"
         raise InputError(problem, fix="leave out --in-order, or --trainer")
-    rule = next(rule for rule in trainer.own if rule.rows)
+    rule = next(rule for rule in trainer.own(setting.trace) if rule.rows)
     nearest = nearest_steps(setting, rule)
     problem = f"{trainer.name} cannot make a step of {setting.batch:,} samples of these: {nearest}"
     raise InputError(problem, fix="ask for as many with --global-batch, or leave --trainer out")
@@ -93,8 +93,8 @@ def check(trace: Trace, recipe: Recipe, trainer: Neighbour, *, by_length: bool =
         lacks = ["--group-by-length", *lacks]
     if lacks:
         raise InputError(f"{lacks[0]} with --trainer {trainer.name}", fix="its settings do not say it: leave it out")
-    if trace.bundle is not None and "pairs" not in trainer.knows:
-        known = ", ".join(name for name, other in TRAINERS.items() if "pairs" in other.knows)
+    if trace.bundle is not None and DPO not in trainer.entries:
+        known = ", ".join(name for name, other in TRAINERS.items() if DPO in other.entries)
         problem = f"{trace.unit}s with --trainer {trainer.name}"
         raise InputError(problem, where=trace.name, fix=f"ask for {known} or {ENGINE}, or leave it out")
 
@@ -107,7 +107,7 @@ def ways(setting: Setting, sync: str, memory: float, limit: int = 0) -> Iterator
     cost = room.under(setting.cost, sync)
     most = limit or (room.fullest(cost, trace.longest, memory, top) if memory else top)
     every = list[Way]()
-    for rule in trainer.own:
+    for rule in trainer.own(setting.trace):
         if rule.rows is not None:
             every += _in_rows(setting, rule, sync, most, limit) if packs(setting) else []
             continue

@@ -47,7 +47,7 @@ class Way:
     def rule(self) -> Rule | None:
         """By which the trainer that was asked for runs it by itself, where it does."""
         trainer = neighbours.TRAINERS.get(self.setting.trainer or "")
-        return next((r for r in trainer.own if r.balancer == self.balancer), None) if trainer else None
+        return next((r for r in trainer.rules if r.balancer == self.balancer), None) if trainer else None
 
     @property
     def samples(self) -> float:

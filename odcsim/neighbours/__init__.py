@@ -17,7 +17,7 @@ TRAINERS = {
     )
 }  # fmt: skip
 # Their rules as balancers, to compare with: whoever asks which one to take finds his own in the table.
-FIELD = tuple(Balancer(t.name, t.deal, t.help, by_cost=False) for t in TRAINERS.values() if t.deal is not None)
+FIELD = tuple(balancer for trainer in TRAINERS.values() for balancer in trainer.balancers)
 _RULES = {balancer.name: balancer for balancer in FIELD}
 
 
@@ -29,4 +29,4 @@ def named(name: str) -> Balancer:
 def own(trainer: str | None) -> tuple[str, ...]:
     """The balancers that a trainer has by itself."""
     known = None if trainer is None else TRAINERS.get(trainer)
-    return () if known is None else tuple(rule.balancer for rule in known.own)
+    return () if known is None else tuple(rule.balancer for rule in known.rules)

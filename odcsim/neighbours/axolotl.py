@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from odcsim.neighbours.neighbour import (
+    DATA,
     EACH_BATCH,
     GITHUB,
     IN_BATCHES,
@@ -11,13 +12,16 @@ from odcsim.neighbours.neighbour import (
     LAST,
     PLAIN,
     ChosenRow,
+    Entry,
     Neighbour,
     Rule,
     Settings,
 )
 from odcsim.neighbours.packing import Rows, first_fit
+from odcsim.trace import SFT
 
 MOST = 200  # samples of a row
+CUT = {"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"], "cut_cross_entropy": True}
 
 
 def settings(row: ChosenRow) -> Settings:
@@ -26,8 +30,11 @@ def settings(row: ChosenRow) -> Settings:
     flat = {"sequence_len": row.longest or row.max_tokens, "sample_packing": False, "batch_flattening": True}
     settings: Settings = {
         **row.model_and_epochs("base_model", "num_epochs"),
+        "datasets": [{"path": DATA, "type": "chat_template"}],
+        "learning_rate": 2e-5,
+        "bf16": True,
         **(flat if row.each else rows),
-        "attn_implementation": "flash_attention_2",
+        **row.kernel("attn_implementation"),
         "micro_batch_size": row.each or 1,
         "gradient_accumulation_steps": row.accumulation,
         "gradient_checkpointing": row.recipe.recomputes,
@@ -38,6 +45,8 @@ def settings(row: ChosenRow) -> Settings:
             "offload_params": row.recipe.offload,
         },
     }
+    if row.chunked:
+        settings |= CUT
     if row.meets_each:
         settings["accelerator_config"] = EACH_BATCH
     if row.hybrid:
@@ -56,15 +65,19 @@ def rows(lengths: Sequence[int], limit: int) -> Rows:
 AXOLOTL = Neighbour(
     "axolotl",
     "yaml",
-    f"axolotl 0.19.0, src/axolotl/utils/schemas ({GITHUB}/axolotl-ai-cloud/axolotl)",
-    settings,
+    {
+        SFT: Entry(
+            "axolotl train {file} --launcher torchrun -- --nnodes {machines} --nproc_per_node {per_machine}",
+            settings,
+            f"axolotl 0.19.0, src/axolotl/utils/schemas ({GITHUB}/axolotl-ai-cloud/axolotl)",
+        )
+    },
     LAST,
-    "first fit into packs, as samples come",
-    frozenset({"hybrid", "on_host", "rank", "quantized", "moments"}),
-    rules=(
+    (
         Rule(IN_ROWS, f"packs of at most {MOST} samples, each as it comes into the first with room", rows, 100_000),
         Rule(IN_BATCHES, "batches as they come, flattened"),
     ),
+    frozenset({"hybrid", "on_host", "rank", "quantized", "moments", "chunked", "attention"}),
     assumes=PLAIN,
     ending=KEPT,
 )

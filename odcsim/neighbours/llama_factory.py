@@ -2,27 +2,41 @@
 
 from collections.abc import Sequence
 
+from odcsim.neighbours.accelerate import liger
 from odcsim.neighbours.neighbour import (
+    ACCELERATE_LAUNCH,
+    DATA,
     EACH_BATCH,
     GITHUB,
     IN_FULL_ROWS,
     IN_PADDED,
     KEPT,
     LAST,
-    LAUNCHED,
     PLAIN,
     ChosenRow,
+    Entry,
     Neighbour,
     Rule,
     Settings,
 )
 from odcsim.neighbours.packing import Rows, knapsacks
+from odcsim.trace import SFT
+
+ATTENTIONS = {"fa2": "fa2", "fa3": "fa3", "sdpa": "sdpa", "eager": "disabled"}
 
 
 def settings(row: ChosenRow) -> Settings:
     packing = not row.each
     settings: Settings = {
         **row.model_and_epochs("model_name_or_path", "num_train_epochs"),
+        "stage": "sft",
+        "do_train": True,
+        "finetuning_type": "lora" if row.recipe.lora else "full",
+        "dataset_dir": DATA,
+        "dataset": "your_data",
+        "output_dir": "out",
+        **row.kernel("flash_attn", ATTENTIONS),
+        **liger(row, "enable_liger_kernel"),
         "cutoff_len": row.max_tokens if packing else row.longest or row.max_tokens,
         "packing": packing,
         "neat_packing": packing,
@@ -34,7 +48,7 @@ def settings(row: ChosenRow) -> Settings:
     if row.meets_each:
         settings["accelerator_config"] = EACH_BATCH
     if row.recipe.lora:
-        settings |= {"finetuning_type": "lora", "lora_rank": row.recipe.lora}
+        settings["lora_rank"] = row.recipe.lora
     if row.recipe.quantized:
         settings["quantization_bit"] = 4
     return settings | row.optimizer("optim")
@@ -49,16 +63,19 @@ def rows(lengths: Sequence[int], limit: int) -> Rows:
 LLAMA_FACTORY = Neighbour(
     "llamafactory",
     "yaml",
-    f"LLaMA-Factory 0.9.5, src/llamafactory/hparams ({GITHUB}/hiyouga/LLaMA-Factory)",
-    settings,
+    {
+        SFT: Entry(
+            f"{ACCELERATE_LAUNCH}-m llamafactory.launcher {{file}}",
+            settings,
+            f"LLaMA-Factory 0.9.5, src/llamafactory/hparams ({GITHUB}/hiyouga/LLaMA-Factory)",
+        )
+    },
     LAST,
-    "greedy knapsacks into packs",
-    frozenset({"hybrid", "rank", "quantized", "moments"}),
-    rules=(
+    (
         Rule(IN_FULL_ROWS, "knapsacks of a thousand samples, filled up to the limit with padding", rows, 1000),
         Rule(IN_PADDED, "batches as they come, padded to the longest of each"),
     ),
+    frozenset({"hybrid", "rank", "quantized", "moments", "chunked", "attention"}),
     assumes=PLAIN,
     ending=KEPT,
-    launcher=LAUNCHED,
 )

@@ -1,14 +1,15 @@
-"""What is known of a trainer that others wrote, and the row that its settings are to say."""
+"""What is known of a trainer that others wrote: how each kind of training is started, and the row that it is to run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from odcsim.balance.balancer import Deal, Work
+from odcsim.balance.balancer import Balancer
 from odcsim.errors import InputError
 from odcsim.neighbours.packing import Rows
 from odcsim.program import Sync, sync_named
 from odcsim.recipe import CHOICES, Recipe
+from odcsim.trace import DPO, SFT, Trace
 
 ENGINE = "on-demand"  # what odc_engine brings, and no trainer runs by itself
 COLLECTIVE = ("collective",)
@@ -19,10 +20,14 @@ PLAIN = {"stack": "plain", "loss": "whole"}  # layers and loss as transformers h
 # The last step of an epoch, which has fewer samples; or an epoch goes on in the next one.
 KEPT, DROPPED, GOING_ON = "kept", "dropped", "going on"
 # FSDP2 as it is priced: sharded by layers, which are whole for as long as they compute.
-LAUNCHED = (
+ACCELERATE_LAUNCH = (
     "accelerate launch --num_processes {devices} --num_machines {machines} --use_fsdp --fsdp_version 2 "
-    "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_reshard_after_forward true"
+    "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_reshard_after_forward true{mesh} "
 )
+TORCHRUN = "torchrun --nnodes {machines} --nproc_per_node {per_machine} "
+# Not there, so that a run without data of its own ends at once.
+ELSEWHERE = "/path/to/"
+DATA = f"{ELSEWHERE}your-data"
 # FSDP2 on a mesh of nodes and their devices (accelerate 1.15.0: ParallelismConfig.fsdp_dim_names).
 IN_NODES = (
     " --use_parallelism_config --parallelism_config_dp_replicate_size {nodes} "
@@ -35,12 +40,15 @@ IN_GROUPS = " --parallelism_config_cp_size {context}"
 IN_BATCHES, IN_PADDED, IN_ROWS, IN_FULL_ROWS = "batches", "padded", "packed", "filled"
 GITHUB = "https://github.com"
 OPTIMIZERS = {"8bit": "adamw_torch_8bit"}  # of transformers; that of bitsandbytes does not take FSDP2's tensors
+# Kernels of attention by the names of transformers; others it has not.
+ATTENTIONS = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "sdpa": "sdpa", "eager": "eager"}
 Settings = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenRow:
-    """How a step is to be run. `microbatches` of a device and step, on average."""
+    """How a step is to be run. `microbatches` of a device and step, on average. Of reinforcement learning a step is one
+    of `updates` on the same answers."""
 
     recipe: Recipe
     balancer: str
@@ -49,12 +57,17 @@ class ChosenRow:
     minibatch: int  # samples of a device and step
     max_tokens: int
     microbatches: float
+    kind: str = SFT
     rollouts: int = 1  # samples of a prompt
+    updates: int = 1
+    passes: int = 0  # without backward
+    critic: bool = False
+    attention: str = ""  # the kernel that was priced, where that is known
     each: int = 0  # samples of a microbatch, where they are counted
     longest: int = 0  # tokens of a sample; 0: nobody said
     model: str = ""  # as it was asked for
     epochs: float | None = None
-    pairs: bool = False  # of what was chosen and rejected
+    steps: int = 0  # of the whole run; 0: nobody said
     data: str = ""
     samples_made: float = 0.0  # of a step, where a trainer makes it by itself
     tokens_made: float = 0.0
@@ -81,11 +94,21 @@ class ChosenRow:
 
     @property
     def prompts(self) -> int:
-        """Of a step, where each stands for several samples."""
+        """Of an update, where each stands for several samples."""
         if self.samples % self.rollouts:
             fix = f"give a divisor of {self.samples}"
             raise InputError(f"--rollouts {self.rollouts} does not divide {self.samples} samples of a step", fix=fix)
         return self.samples // self.rollouts
+
+    @property
+    def pairs(self) -> bool:
+        """Whether samples are pairs, of what was chosen and rejected."""
+        return self.kind == DPO
+
+    @property
+    def chunked(self) -> bool:
+        """Whether no more than a part of the logits is there at a time."""
+        return self.recipe.value("loss") != "whole"
 
     @property
     def accumulation(self) -> int:
@@ -105,10 +128,28 @@ class ChosenRow:
         """Whether devices meet for the gradients of each of several microbatches."""
         return self.sync.meets and self.sync.push_every_microbatch and self.accumulation > 1
 
+    @property
+    def weights(self) -> str:
+        """The model as a hub or a folder has it: that of a catalogue's name or a config.json is to be named."""
+        if "/" in self.model and not self.model.endswith(".json"):
+            return self.model
+        return ELSEWHERE + (self.model.replace("\\", "/").rpartition("/")[2].removesuffix(".json") or "your-model")
+
     def model_and_epochs(self, model: str, epochs: str = "") -> Settings:
-        """The model, where it is a name or folder that can be loaded, and epochs, where somebody asked for some."""
-        known: Settings = {model: self.model} if "/" in self.model and not self.model.endswith(".json") else {}
-        return known | ({epochs: f"{self.epochs:g}"} if epochs and self.epochs else {})
+        """The model's weights, and epochs, where somebody asked for some."""
+        return {model: self.weights} | ({epochs: f"{self.epochs:g}"} if epochs and self.epochs else {})
+
+    def whole_epochs(self, name: str) -> Settings:
+        """Of who counts no part of one."""
+        if not self.epochs:
+            return {}
+        if self.epochs % 1:
+            raise InputError(f"--epochs {self.epochs:g}, and it counts whole ones", fix="ask for 1 or more")
+        return {name: int(self.epochs)}
+
+    def kernel(self, name: str, names: Mapping[str, str] = ATTENTIONS) -> Settings:
+        """What a trainer calls the kernel of attention."""
+        return {name: names[self.attention]} if self.attention in names else {}
 
     def optimizer(self, name: str) -> Settings:
         """What transformers calls it, where another than its usual one is meant."""
@@ -118,49 +159,63 @@ class ChosenRow:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A way in which a trainer makes a step's microbatches: by which balancer, and of which rows, if it packs some."""
+    """A way in which a trainer makes a step's microbatches: by which balancer, and of which rows, if it packs some; in
+    which kinds of training (none: in all)."""
 
     balancer: str
     says: str
     rows: Callable[[Sequence[int], int], Rows] | None = None
     group: int = 0  # samples that are packed at once; 0: all
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How a trainer is started for one kind of training: the command, and the settings behind it or in a file."""
+
+    command: str  # with {file}, where settings are in one
+    settings: Callable[[ChosenRow], Settings]
+    source: str  # where the names were read
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """How its settings are called and written (`form`: shell, hydra or yaml), where that was read, and how it deals."""
+    """How it is started, how its settings are written (`form`: shell, hydra or yaml), and how it deals."""
 
     name: str
     form: str
-    source: str
-    settings: Callable[[ChosenRow], Settings]
+    entries: Mapping[str, Entry]  # of each kind of training that it has
     syncs: tuple[str, ...]  # that it runs by itself
-    rule: str  # by which it deals samples to devices and microbatches
+    rules: tuple[Rule, ...]  # between which its settings choose
     knows: frozenset[str] = frozenset()  # what of a recipe its settings say, beside recompute of whole layers
     engine: str = ""  # the page on running it on demand by odc_engine
     caution: str = ""
-    deal: Callable[[Work], Deal] | None = None  # its rule, as a rival to our balancers
-    help: str = ""  # a line on that rival
-    rules: tuple[Rule, ...] = ()  # between which its settings choose; none: `rule` alone
+    balancers: tuple[Balancer, ...] = ()  # its rules, as rivals to our balancers
     assumes: Mapping[str, str] = field(default_factory=dict)  # its kernels, where nobody chooses others
     ending: str = DROPPED  # what becomes of an epoch's last step
-    rollouts: bool = False  # whether it trains on what it generates, several samples of a prompt
-    launcher: str = ""  # under which it runs as it was priced, where its own settings do not say that
 
-    def launch(self, row: ChosenRow) -> str:
+    def settings(self, row: ChosenRow) -> Settings:
+        """By its own names."""
+        return self.entries[row.kind].settings(row)
+
+    def command(self, row: ChosenRow, file: str = "") -> str:
         """The command under which it runs the row."""
         each, nodes, per_node = row.recipe.context, 1, row.devices
-        words = self.launcher + (IN_NODES if row.hybrid or each > 1 else "") + (IN_GROUPS if each > 1 else "")
+        mesh = (IN_NODES if row.hybrid or each > 1 else "") + (IN_GROUPS if each > 1 else "")
         if row.hybrid:
             nodes, per_node = row.nodes, row.per_node
-        return words.format(
-            devices=row.devices, machines=row.nodes, nodes=nodes, per_node=per_node // each, context=each
-        )
+        mesh = mesh.format(nodes=nodes, per_node=per_node // each, context=each)
+        per_machine = min(row.devices, row.per_node)
+        words = {"devices": row.devices, "machines": row.nodes, "per_machine": per_machine, "mesh": mesh, "file": file}
+        return self.entries[row.kind].command.format(**words, weights=row.weights.rpartition("/")[2])
 
-    @property
-    def own(self) -> tuple[Rule, ...]:
-        """By which it deals, by itself."""
-        return self.rules or (Rule(self.name, self.rule),)
+    def kind(self, trace: Trace) -> str:
+        """What it trains on such samples: supervised, where it has nothing that is theirs."""
+        return trace.kind if trace.kind in self.entries else SFT
+
+    def own(self, trace: Trace) -> tuple[Rule, ...]:
+        """By which it deals such samples, by itself."""
+        return tuple(rule for rule in self.rules if not rule.kinds or self.kind(trace) in rule.kinds)
 
 
 def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
@@ -191,4 +246,8 @@ def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 
 def lacking(trainer: Neighbour, recipe: Recipe) -> list[str]:
     """Choices of a recipe that the trainer's settings do not say, as a command line has them."""
-    return [flag for name, flag, _ in unusual(recipe) if name not in trainer.knows]
+    lacks = [flag for name, flag, _ in unusual(recipe) if name not in trainer.knows]
+    loss, usual = recipe.value("loss"), trainer.assumes.get("loss", CHOICES["loss"].usual)
+    if loss not in (usual, *trainer.knows):
+        lacks.append(f"--loss {loss}")  # which decides how much memory there is
+    return lacks

@@ -1,21 +1,47 @@
-"""NeMo-RL: packing at 7ea279a and pull request 3476.
+"""NeMo-RL: GRPO and SFT; packing at 7ea279a and pull request 3476.
 
 First fit decreasing by tokens, bins a multiple of the devices and dealt in turn; each device runs its largest first.
 """
 
-from odcsim.balance.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, PLAIN, ChosenRow, Neighbour, Settings
+from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.neighbours.neighbour import COLLECTIVE, DATA, GITHUB, PLAIN, ChosenRow, Entry, Neighbour, Rule, Settings
 from odcsim.neighbours.packing import first_fit_decreasing
+from odcsim.trace import GRPO, SFT
+
+SOURCE = f"{GITHUB}/NVIDIA-NeMo/RL at 7ea279a, examples/configs/"
 
 
-def settings(row: ChosenRow) -> Settings:
+def grpo_settings(row: ChosenRow) -> Settings:
+    return _base(row) | {
+        **row.whole_epochs("grpo.max_num_epochs"),
+        "grpo.val_period": 0,
+        "grpo.num_prompts_per_step": row.prompts * row.updates,
+        "grpo.num_generations_per_prompt": row.rollouts,
+        "data.train.dataset_name": "ResponseDataset",
+    }
+
+
+def sft_settings(row: ChosenRow) -> Settings:
+    """Its configuration ends after 60 steps, whatever its epochs are."""
+    return _base(row) | {
+        **row.whole_epochs("sft.max_num_epochs"),
+        "sft.max_num_steps": row.steps or 1_000_000,
+        "sft.val_period": 0,
+        "sft.val_at_start": False,
+        "data.train.dataset_name": "openai_format",
+    }
+
+
+def _base(row: ChosenRow) -> Settings:
     """Packs and dynamic batches exclude each other."""
     settings: Settings = {
-        **row.model_and_epochs("policy.model_name"),
+        "policy.model_name": row.weights,
         "cluster.num_nodes": row.nodes,
-        "cluster.gpus_per_node": row.per_node,
-        "grpo.num_prompts_per_step": row.prompts,
-        "grpo.num_generations_per_prompt": row.rollouts,
+        "cluster.gpus_per_node": min(row.devices, row.per_node),
+        "++data.train.data_path": DATA,
+        "data.validation": "null",
+        "logger.wandb_enabled": False,
+        "policy.max_total_sequence_length": row.longest or row.max_tokens,
         "policy.train_global_batch_size": row.samples,
         "policy.dynamic_batching.enabled": False,
         "policy.sequence_packing.enabled": True,
@@ -40,13 +66,17 @@ def deal(work: Work) -> Deal:
 NEMO_RL = Neighbour(
     "nemo-rl",
     "hydra",
-    f"{GITHUB}/NVIDIA-NeMo/RL at 00294d9, examples/configs/grpo_math_1B.yaml",
-    settings,
+    {
+        SFT: Entry("uv run examples/run_sft.py --config examples/configs/sft.yaml", sft_settings, f"{SOURCE}sft.yaml"),
+        GRPO: Entry(
+            "uv run examples/run_grpo.py --config examples/configs/grpo_math_1B.yaml",
+            grpo_settings,
+            f"{SOURCE}grpo_math_1B.yaml",
+        ),
+    },
     COLLECTIVE,
-    "first fit decreasing into packs",
+    (Rule("nemo-rl", "first fit decreasing into packs"),),
     frozenset({"on_host"}),
-    deal=deal,
-    help="NeMo-RL's packing by tokens, largest first",
+    balancers=(Balancer("nemo-rl", deal, "NeMo-RL's packing by tokens, largest first", by_cost=False),),
     assumes=PLAIN,
-    rollouts=True,
 )

@@ -3,15 +3,27 @@
 import json
 import math
 import os
+import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from odcsim import catalog
 from odcsim.answer import Answer, AnswerTable, Printable
+from odcsim.catalog.estimates.rates import family_of, rates
 from odcsim.errors import InputError, nearest
 from odcsim.neighbours import TRAINERS
-from odcsim.neighbours.neighbour import ENGINE, ChosenRow, Neighbour, Settings, unusual
+from odcsim.neighbours.neighbour import (
+    ATTENTIONS,
+    DATA,
+    ELSEWHERE,
+    ENGINE,
+    ChosenRow,
+    Neighbour,
+    Settings,
+    lacking,
+    unusual,
+)
 from odcsim.program import SYNCS
 from odcsim.recipe import CHOICES, KERNELS, recipe_of
 from odcsim.results import capacity
@@ -19,6 +31,7 @@ from odcsim.results.capacity import Need
 from odcsim.support.inputs import read_stdin, read_text, reading
 from odcsim.support.numbers import counted
 from odcsim.support.values import Given
+from odcsim.trace import GRPO, SFT
 
 GIVEN = "give what odcsim.compare or odcsim.advise gives, or a file of its JSON"
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
@@ -39,15 +52,21 @@ class TrainerFlags(Printable):
 
     @property
     def lines(self) -> list[str]:
-        """Comments first: what the settings rest on, and what they cannot say."""
-        return [*(f"# {note}" for note in _notes(self.trainer, self.row)), *written(self.settings, self.trainer.form)]
+        """What stands for itself: a script that starts the run, or a file with how to start it above. Comments first:
+        what the settings rest on, and what they cannot say."""
+        notes = [f"# {note}" for note in _notes(self.trainer, self.row)]
+        file = f"{self.trainer.name}.yaml"
+        command, settings = self.trainer.command(self.row, file), [*written(self.settings, self.trainer.form)]
+        if self.trainer.form == "yaml":
+            return [*notes, f"# save it as {file}, and run: {command}", *settings]
+        return [*notes, *" \\\n    ".join([command, *settings]).splitlines()]
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
 
     def _answer(self) -> Answer:
         about, settings = f"{self.trainer.name}, {self.row.recipe.sync} + {self.row.balancer}", self.settings
-        rows = [(name, *written({name: value}, self.trainer.form)) for name, value in settings.items()]
+        rows = [(name, "\n".join(written({name: value}, self.trainer.form))) for name, value in settings.items()]
         table = AnswerTable(("setting", "as the trainer reads it"), rows)
         return Answer("TrainerFlags", about, counted(len(settings), "setting"), "", [table])
 
@@ -59,24 +78,43 @@ def flags(
     row: int | Pair | None = None,
     rollouts: int = 1,
 ) -> TrainerFlags:
-    """What a row of a comparison or an advice is called in a trainer that others wrote. `row`: its number from 1, or
-    (balancer, sync); else the best that the trainer runs. `rollouts`: samples of each prompt, of who generates some."""
+    """What starts a row of a comparison, an advice or steps of RL in a trainer that others wrote. `row`: its number
+    from 1, or (balancer, sync); else the best that the trainer runs. `rollouts`: samples of each prompt, of lengths that do
+    not say it."""
     if not isinstance(trainer, str) or trainer not in TRAINERS:
         raise InputError(f"unknown trainer {trainer!r:.40}", fix=nearest(trainer, list(TRAINERS)))
     for name, value in (("row", row), ("rollouts", rollouts)):
         if value is not None and not isinstance(value, tuple) and (not hasattr(value, "__index__") or value < 1):
             raise InputError(f"--{name} is {value!r:.40}", fix="give a whole number from 1")
     neighbour = TRAINERS[trainer]
-    if rollouts > 1 and not neighbour.rollouts:
-        those = ", ".join(name for name, one in TRAINERS.items() if one.rollouts)
-        raise InputError(f"--rollouts {rollouts}, and {trainer} generates none", fix=f"leave it out; for {those} alone")
     given = _read(result)
     one = _pick(given, neighbour, row)
-    row_there = _row_of(given.key("inputs"), one, rollouts)
-    if row_there.group_by_length and "by_length" not in neighbour.knows:
+    inputs = given.key("inputs")
+    if rollouts > 1 and inputs.key("kind", SFT).value != GRPO:
+        fix = "leave it out; of lengths that say which are of one prompt it is asked for"
+        raise InputError(f"--rollouts {rollouts} of samples that are none", where=given.where, fix=fix)
+    chosen = replace(_row_of(inputs, one, neighbour, rollouts), steps=_steps(given, one))
+    if lacks := _lacking(neighbour, chosen):
         fix = "its settings do not say it: ask again without"
-        raise InputError(f"--group-by-length, and {trainer} has none", where=given.where, fix=fix)
-    return TrainerFlags(neighbour, row_there)
+        raise InputError(f"{lacks} and {trainer} has none", where=given.where, fix=fix)
+    return TrainerFlags(neighbour, chosen)
+
+
+def _lacking(trainer: Neighbour, row: ChosenRow) -> str:
+    """What decides batch, memory or seconds, and the trainer's settings do not say."""
+    if row.group_by_length and "by_length" not in trainer.knows:
+        return "--group-by-length,"
+    return next((f"{flag}," for flag in lacking(trainer, row.recipe.on(row.nodes)) if flag.startswith("--loss")), "")
+
+
+def _steps(given: Given, row: Given) -> int:
+    """Of the whole run, where epochs were asked for."""
+    if row.key("steps").value is not None:
+        return row.key("steps").whole()
+    if (run := given.key("run")).value is None:
+        return 0
+    name = f"{row.key('sync').text()} + {row.key('balancer').text()}"
+    return next((one.key("steps").whole() for one in run.key("rows").items() if one.key("row").value == name), 0)
 
 
 def _read(result: Any) -> Given:
@@ -103,8 +141,6 @@ def _pick(given: Given, trainer: Neighbour, row: int | Pair | None) -> Given:
     rows = given.key("rows").items() if isinstance(given.value, dict) and "inputs" in given.value else []
     if not rows:
         raise InputError("has no rows", where=where, fix=EXPECTED)
-    if any("dealt" in one.mapping() for one in rows):
-        raise InputError("comes from 'odcsim rl', whose rows have no settings", where=where, fix=EXPECTED)
     for_whom = given.key("inputs").key("trainer").value
     again = f"ask again with --trainer {trainer.name}, for the price of what it does itself"
     if row is None:
@@ -160,7 +196,7 @@ def _best(able: list[Given], trainer: Neighbour) -> Given:
     return min(fitting, key=lateness)
 
 
-def _row_of(inputs: Given, row: Given, rollouts: int) -> ChosenRow:
+def _row_of(inputs: Given, row: Given, trainer: Neighbour, rollouts: int) -> ChosenRow:
     """The row as the trainer is to run it; what it does not say is in the question that it answers."""
     both = Given("", {**inputs.mapping(), **row.mapping()}, row.where)
     own = Given("", row.key("made", {}).mapping(), row.where)
@@ -177,12 +213,16 @@ def _row_of(inputs: Given, row: Given, rollouts: int) -> ChosenRow:
         per_node = both.key("devices_per_node").whole()
     else:
         per_node = min(devices, catalog.gpu(both.key("gpu").text()).devices_per_node)
+    microbatches, attention = 1.0, both.key("attention", "usual").value
     if both.key("microbatches").value is not None:
         microbatches = float(both.key("microbatches").number())
-    else:  # full ones, of the tokens of a step
+    elif both.key("tokens_per_second").value is not None:  # full ones, of the tokens of a step
         tokens = both.key("tokens_per_second").number() * both.key("makespan_seconds").number()
         microbatches = float(math.ceil(tokens / both.key("minibatches").whole() / recipe.workers(devices) / limit))
-    epochs = both.key("epochs").value
+    if attention == "usual":
+        attention = rates(family_of(str(both.key("gpu").value))).usual
+    epochs, kind = both.key("epochs").value, both.key("kind", SFT).value
+    updates = both.key("updates", 1).whole()
     return ChosenRow(
         recipe,
         both.key("balancer").text(),
@@ -191,12 +231,16 @@ def _row_of(inputs: Given, row: Given, rollouts: int) -> ChosenRow:
         own.key("minibatch", both.key("minibatch").value).whole(),
         limit,
         microbatches,
-        rollouts,
+        kind if kind in trainer.entries else SFT,
+        both.key("rollouts", rollouts).whole(),
+        updates,
+        both.key("forward_passes", 2 if kind == GRPO else 0).whole(0),
+        both.key("critic", False).flag(),
+        str(attention),
         each=own.key("each", 0).whole(0),
         longest=both.key("trace_longest", 0).whole(0),
         model=str(both.key("model_asked", both.key("model", "").value).value),
         epochs=float(epochs) if isinstance(epochs, int | float) else None,
-        pairs=both.key("unit").value == "pair",
         data=str(both.key("trace", "").value),
         samples_made=float(own.key("samples", 0).number()),
         tokens_made=float(own.key("tokens", 0).number()),
@@ -211,32 +255,32 @@ def _notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
     if row.samples_made:  # of rows that are packed
         step = f"{row.samples_made:,.0f} {unit} and {row.tokens_made:,.0f} tokens"
     yield f"{priced}, {row.max_tokens:,} tokens a microbatch, {step} a step"
-    yield f"names as in {trainer.source}{' and DPOConfig' if row.pairs else ''}"
+    yield f"names as in {trainer.entries[row.kind].source}"
     if row.data:
-        yield f"lengths were those of {row.data}: train on that dataset"
-    if row.model and not row.model_and_epochs("model"):
-        yield f"the model is {row.model}, by the catalogue's name: name its weights as well"
+        yield f"lengths were those of {row.data}: train on that dataset, in place of {DATA}"
+    if row.weights.startswith(ELSEWHERE):
+        yield f"the model is {row.model}, by the catalogue's name: name its weights in place of {row.weights}"
     if row.sync.meets:
-        rule = next((rule.says for rule in trainer.own if rule.balancer == row.balancer), trainer.rule)
-        yield f"{trainer.name} assigns samples by its own rule: {rule}"
+        own = [rule for rule in trainer.rules if not rule.kinds or row.kind in rule.kinds]
+        rule = next((rule for rule in own if rule.balancer == row.balancer), own[-1])
+        yield f"{trainer.name} assigns samples by its own rule: {rule.says}"
     else:
         yield f"on-demand by odc_engine, with max_tokens = {row.max_tokens}: see {trainer.engine}"
-    if trainer.rollouts:
+    if row.kind == GRPO:
         each = f"{row.rollouts} of each" if row.rollouts > 1 else "one of each (--rollouts N says otherwise)"
-        yield f"for reinforcement learning on answers to {row.prompts:,} prompts, {each}: not for supervised data"
-    if row.pairs:
-        yield "not in the price: the reference model's forward pass, which precompute_ref_log_probs runs beforehand"
-    if trainer.launcher:
-        each = ", on each machine with its --machine_rank and --main_process_ip" if row.nodes > 1 else ""
-        yield f"run it by {trainer.launch(row)}{each}"
+        yield f"for reinforcement learning on answers to {row.prompts * row.updates:,} prompts, {each}"
+    if row.nodes > 1:
+        yield "run it on each machine, and tell its launcher which one that is"
     if trainer.caution:
         yield trainer.caution
     for name, _, words in unusual(row.recipe.on(row.nodes)):
         if words and name not in trainer.knows:
             yield f"not said here: {words}"
-    kernels = {name: row.recipe.value(name) for name in KERNELS}
-    usual = {name: trainer.assumes.get(name, CHOICES[name].usual) for name in KERNELS}
+    kernels = {name: row.recipe.value(name) for name in KERNELS if name not in ("attention", "loss")}
+    usual = {name: trainer.assumes.get(name, CHOICES[name].usual) for name in kernels}
     others = [f"{name} {of}" for name, of in kernels.items() if of != usual[name] and of not in trainer.knows]
+    if row.attention not in ATTENTIONS or "attention" not in trainer.knows:
+        others.append(f"attention by {row.attention}")
     if others:
         yield f"not said here: kernels as they were assumed: {', '.join(others)}"
 
@@ -244,22 +288,27 @@ def _notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
 def written(settings: Settings, form: str) -> Iterator[str]:
     """As the trainer reads them: a line for each."""
     for name, value in settings.items():
-        if form == "hydra":
-            yield f"{name}={_word(value)}"
-        elif form == "yaml":
+        if form == "yaml":
             yield from _yaml(name, value)
-        elif value is None:
-            yield name
+        elif form == "hydra":
+            yield shlex.quote(f"{name}={_word(value)}")
         else:
-            yield f"{name} {_word(value)}"
+            yield name if value is None else f"{name} {shlex.quote(_word(value))}"
 
 
 def _yaml(name: str, value: Any) -> Iterator[str]:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict | list):
         yield f"{name}: {_word(value)}"
         return
     yield f"{name}:"
-    yield from (f"  {line}" for key, item in value.items() for line in _yaml(key, item))
+    if isinstance(value, dict):
+        yield from (f"  {line}" for key, item in value.items() for line in _yaml(key, item))
+        return
+    for item in value:
+        lines = (
+            [line for key, of in item.items() for line in _yaml(key, of)] if isinstance(item, dict) else [_word(item)]
+        )
+        yield from (f"{'  ' if at else '- '}{line}" for at, line in enumerate(lines))
 
 
 def _word(value: Any) -> str:

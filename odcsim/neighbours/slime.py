@@ -1,24 +1,56 @@
-"""slime: reinforcement learning on Megatron."""
+"""slime: GRPO and SFT on Megatron."""
 
-from odcsim.balance.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, GITHUB, GOING_ON, ChosenRow, Neighbour, Settings
+from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.neighbours.neighbour import COLLECTIVE, DATA, GITHUB, GOING_ON, ChosenRow, Entry, Neighbour, Rule, Settings
 from odcsim.neighbours.verl import difference
+from odcsim.trace import GRPO, SFT
+
+SOURCE = f"{GITHUB}/THUDM/slime at 624b824, slime/utils/arguments.py"
+# A model's shape is arguments, too, in a script of theirs for each.
+MODEL = "source scripts/models/{weights}.sh\n"
 
 
-def settings(row: ChosenRow) -> Settings:
-    settings: Settings = {
-        **row.model_and_epochs("--hf-checkpoint"),
-        "--actor-num-nodes": row.nodes,
-        "--actor-num-gpus-per-node": row.per_node,
-        "--rollout-batch-size": row.prompts,
+def grpo_settings(row: ChosenRow) -> Settings:
+    return _base(row) | {
+        "--advantage-estimator": "ppo" if row.critic else "grpo",
+        "--custom-rm-path": "your_rewards.reward",
+        "--rollout-batch-size": row.prompts * row.updates,
         "--n-samples-per-prompt": row.rollouts,
+        "--rollout-max-response-len": row.longest or row.max_tokens,
         "--global-batch-size": row.samples,
+        "--colocate": None,
+    }
+
+
+def sft_settings(row: ChosenRow) -> Settings:
+    """As its own scripts for SFT have it (scripts/run-qwen3-4B-base-sft.sh)."""
+    return _base(row) | {
+        "--rollout-function-path": "slime.rollout.sft_rollout.generate_rollout",
+        "--loss-type": "sft_loss",
+        "--calculate-per-token-loss": None,
+        "--disable-compute-advantages-and-returns": None,
+        "--debug-train-only": None,
+        "--rollout-batch-size": row.samples,
+        "--global-batch-size": row.samples,
+    }
+
+
+def _base(row: ChosenRow) -> Settings:
+    settings: Settings = {
+        "--hf-checkpoint": row.weights,
+        **row.whole_epochs("--num-epoch"),
+        "--load": f"{row.weights}_torch_dist",
+        "--prompt-data": DATA,
+        "--input-key": "messages" if row.kind == SFT else "prompt",
+        "--actor-num-nodes": row.nodes,
+        "--actor-num-gpus-per-node": min(row.devices, row.per_node),
         "--use-dynamic-batch-size": None,
         "--max-tokens-per-gpu": row.max_tokens,
         "--balance-data": None,
+        "--attention-backend": "flash",
     }
     if row.recipe.recompute == "operators":
-        return settings | {"--recompute-granularity selective": None}
+        return settings | {"--recompute-granularity": "selective"}
     if row.recipe.recompute == "none":
         return settings
     every = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
@@ -33,15 +65,15 @@ def deal(work: Work) -> Deal:
 SLIME = Neighbour(
     "slime",
     "shell",
-    f"{GITHUB}/THUDM/slime, slime/utils/arguments.py, read 2026-11-22",
-    settings,
+    {
+        SFT: Entry(MODEL + 'python3 train_async.py "${{MODEL_ARGS[@]}}"', sft_settings, SOURCE),
+        GRPO: Entry(MODEL + 'python3 train.py "${{MODEL_ARGS[@]}}"', grpo_settings, SOURCE),
+    },
     COLLECTIVE,
-    "Karmarkar-Karp over tokens, for devices and for microbatches",
-    frozenset({"operators"}),
+    (Rule("slime", "Karmarkar-Karp over tokens, for devices and for microbatches"),),
+    frozenset({"operators", "attention"}),
     caution="slime runs Megatron, whose data parallelism keeps whole weights: memory was estimated for FSDP",
-    deal=deal,
-    help="Karmarkar-Karp over tokens",
+    balancers=(Balancer("slime", deal, "Karmarkar-Karp over tokens", by_cost=False),),
     assumes={"loss": "whole"},  # Transformer Engine's layers are fused
     ending=GOING_ON,
-    rollouts=True,
 )

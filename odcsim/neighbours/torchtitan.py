@@ -4,21 +4,43 @@ First fit decreasing by tokens; rows of the most work, by squares, are split in 
 devices; rows of like work meet.
 """
 
-from odcsim.balance.balancer import Deal, Work
-from odcsim.neighbours.neighbour import COLLECTIVE, GOING_ON, IN_FULL_ROWS, PLAIN, ChosenRow, Neighbour, Rule, Settings
+from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.neighbours.neighbour import (
+    COLLECTIVE,
+    DATA,
+    GOING_ON,
+    IN_FULL_ROWS,
+    TORCHRUN,
+    ChosenRow,
+    Entry,
+    Neighbour,
+    Rule,
+    Settings,
+)
 from odcsim.neighbours.packing import Row, Rows, first_fit_decreasing, in_order
+from odcsim.trace import SFT
+
+# Of its configurations the one that trains on conversations (qwen3/config_registry.py).
+CONVERSATIONS = {"qwen3-8b": ("qwen3", "sft_qwen3_8b_math")}
 
 
 def settings(row: ChosenRow) -> Settings:
     """A subcommand comes last: what stands behind it is its own."""
     subcommands = {"full": "activation-checkpoint:full", "none": "activation-checkpoint:none"}
+    module, config = CONVERSATIONS.get(row.model.rpartition("/")[2].lower(), ("your_module", "your_config"))
     settings: Settings = {
+        "--module": module,
+        "--config": config,
+        "--hf_assets_path": row.weights,
+        "--dataloader.dataset_path": DATA,
         "--training.seq_len": row.max_tokens,
         "--training.local_batch_size": 1,
         "--training.global_batch_size": row.workers * row.accumulation,
         "--parallelism.data_parallel_shard_degree": (row.per_node if row.hybrid else row.devices) // row.recipe.context,
         "--parallelism.data_parallel_replicate_degree": row.nodes if row.hybrid else 1,
     }
+    if row.steps:
+        settings["--training.steps"] = row.steps
     if (each := row.recipe.context) > 1:  # of a row each GPU has two parts, one from each end
         settings["--training.seq_len"] = row.max_tokens + -row.max_tokens % (2 * each)
         settings["--parallelism.context_parallel_degree"] = each
@@ -52,17 +74,16 @@ def deal(work: Work) -> Deal:
 TORCHTITAN = Neighbour(
     "torchtitan",
     "shell",
-    "torchtitan 0.3.0, torchtitan/config/configs.py",
-    settings,
+    {SFT: Entry(f"{TORCHRUN}-m torchtitan.train", settings, "torchtitan 0.3.0, torchtitan/config/configs.py")},
     COLLECTIVE,
-    "packing in order until a sequence is full",
+    (Rule(IN_FULL_ROWS, "packing in order until the next sample does not fit, filled up with padding", in_order),),
     frozenset({"operators", "hybrid", "on_host", "compiled", "context"}),
     "docs/torchtitan.md",
-    deal=deal,
-    help="torchtitan's proposed packing, rows of like squares together",
-    rules=(
-        Rule(IN_FULL_ROWS, "packing in order until the next sample does not fit, filled up with padding", in_order),
+    "its configuration for conversations, sft_qwen3_8b_math, has Qwen3-8B and rows of question and answer: for others "
+    "write one like it",
+    balancers=(
+        Balancer("torchtitan", deal, "torchtitan's proposed packing, rows of like squares together", by_cost=False),
     ),
-    assumes=PLAIN,
+    assumes={"stack": "plain"},  # its loss is in chunks (0.3.0: ChunkedLossWrapper, in every configuration of a model)
     ending=GOING_ON,
 )

@@ -1,43 +1,84 @@
-"""verl: reinforcement learning; its rules are those of verl/utils/seqlen_balancing.py at 1dda039.
+"""verl: GRPO and SFT; its rules are those of verl/utils/seqlen_balancing.py at 1dda039.
 
 Karmarkar-Karp over devices, as many samples on each, by 24,576 L + L^2 ("calibrated for a 7B model"); then over the
 microbatches of each device, as many as the fullest one's tokens need. A step's samples are dealt at once, for all of
-its updates.
+its updates. SFT has the second half alone: devices get samples as they come (0.9.1: sft_trainer.py).
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from odcsim.balance.balancer import Deal, Work
+from odcsim.balance.balancer import Balancer, Deal, Work
 from odcsim.balance.pack import fewest, pack
 from odcsim.balance.partition import as_lists, differencing_equal
-from odcsim.neighbours.neighbour import COLLECTIVE, PLAIN, ChosenRow, Neighbour, Settings
+from odcsim.neighbours.neighbour import (
+    COLLECTIVE,
+    DATA,
+    PLAIN,
+    TORCHRUN,
+    ChosenRow,
+    Entry,
+    Neighbour,
+    Rule,
+    Settings,
+)
 from odcsim.neighbours.packing import Rows
 from odcsim.schedule import Schedule
+from odcsim.trace import GRPO, SFT
 
 TOKEN = 24_576  # its weight of a token where a squared one is 1, for every model
 
 
-def settings(row: ChosenRow) -> Settings:
-    """Its minibatch is of prompts, each of which stands for rollout.n samples; a batch that is as large is one step."""
+def grpo_settings(row: ChosenRow) -> Settings:
+    """Its minibatch is of prompts, each of which stands for rollout.n samples."""
     actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
-    settings: Settings = {
-        **row.model_and_epochs("actor_rollout_ref.model.path", "trainer.total_epochs"),
+    return {
+        "algorithm.adv_estimator": "gae" if row.critic else "grpo",
+        "actor_rollout_ref.model.path": row.weights,
+        **_base(row, model, f"{actor}.fsdp_config"),
+        "data.val_files": f"{DATA}/val.parquet",
+        "data.train_batch_size": row.prompts * row.updates,
+        "data.max_response_length": row.longest or row.max_tokens,
         "trainer.nnodes": row.nodes,
-        "trainer.n_gpus_per_node": row.per_node,
+        "trainer.n_gpus_per_node": min(row.devices, row.per_node),
         "trainer.balance_batch": True,
         f"{actor}.strategy": "fsdp2",
         f"{actor}.use_dynamic_bsz": True,
         f"{actor}.ppo_max_token_len_per_gpu": row.max_tokens,
-        "data.train_batch_size": row.prompts,
         f"{actor}.ppo_mini_batch_size": row.prompts,
+        f"{actor}.use_kl_loss": row.passes > 1,  # by a reference model, which is a pass without backward
+        "actor_rollout_ref.rollout.name": "vllm",
         "actor_rollout_ref.rollout.n": row.rollouts,
-        f"{actor}.fsdp_config.fsdp_size": row.per_node if row.hybrid else -1,
-        f"{model}.enable_gradient_checkpointing": row.recipe.recomputes,
     }
+
+
+def sft_settings(row: ChosenRow) -> Settings:
+    return {
+        "model.path": row.weights,
+        **_base(row, "model", "engine"),
+        "data.train_batch_size": row.samples,
+        "data.max_length": row.longest or row.max_tokens,
+        "data.use_dynamic_bsz": True,
+        "data.max_token_len_per_gpu": row.max_tokens,
+        "engine.strategy": "fsdp2",
+    }
+
+
+def _base(row: ChosenRow, model: str, engine: str) -> Settings:
+    settings: Settings = {
+        **row.whole_epochs("trainer.total_epochs"),
+        "data.train_files": f"{DATA}/train.parquet",
+        "trainer.logger": "console",
+        f"{model}.enable_gradient_checkpointing": row.recipe.recomputes,
+        f"{engine}.fsdp_size": row.per_node if row.hybrid else -1,
+    }
+    if row.attention != "fa2":  # which is its own choice
+        settings |= row.kernel(f"+{model}.override_config.attn_implementation")
+    if row.chunked:
+        settings[f"{model}.use_fused_kernels"] = True
     if row.recipe.offload:
-        settings[f"{actor}.fsdp_config.optimizer_offload"] = True
+        settings[f"{engine}.optimizer_offload"] = True
     if row.recipe.lora:
         settings[f"{model}.lora_rank"] = row.recipe.lora
     return settings
@@ -46,6 +87,14 @@ def settings(row: ChosenRow) -> Settings:
 def deal(work: Work) -> Deal:
     """The right one to know what verl's own balancing comes to at other lengths and models than its constants'."""
     return difference(work, TOKEN, 1)
+
+
+def deal_in_shares(work: Work) -> Deal:
+    """The right one to know what verl's SFT comes to, which balances the microbatches of each device alone."""
+    tokens = work.tokens.tolist()
+    weights = [float(TOKEN * length + length * length) for length in tokens]
+    groups = [share.tolist() for share in np.array_split(np.arange(len(tokens)), work.devices)]
+    return Deal(_in_microbatches(groups, weights, tokens, work.max_tokens))
 
 
 def difference(work: Work, linear: int, quadratic: int) -> Deal:
@@ -93,13 +142,27 @@ def _in_microbatches(groups: Rows, weights: list[float], lengths: list[int], lim
 VERL = Neighbour(
     "verl",
     "hydra",
-    "verl 0.9.1, verl/trainer/config/ppo_trainer.yaml",
-    settings,
+    {
+        SFT: Entry(
+            f"{TORCHRUN}-m verl.trainer.sft_trainer",
+            sft_settings,
+            "verl 0.9.1, verl/trainer/config/sft_trainer_engine.yaml",
+        ),
+        GRPO: Entry(
+            "python3 -m verl.trainer.main_ppo", grpo_settings, "verl 0.9.1, verl/trainer/config/ppo_trainer.yaml"
+        ),
+    },
     COLLECTIVE,
-    f"Karmarkar-Karp over {TOKEN} n + n^2, for devices and for microbatches",
-    frozenset({"hybrid", "on_host", "rank"}),
-    rollouts=True,
-    deal=deal,
-    help="Karmarkar-Karp by verl's constants",
+    (
+        Rule("verl", f"Karmarkar-Karp over {TOKEN} n + n^2, for devices and for microbatches", kinds=(GRPO,)),
+        Rule(
+            "verl-sft", f"as they come to devices, Karmarkar-Karp over {TOKEN} n + n^2 for microbatches", kinds=(SFT,)
+        ),
+    ),
+    frozenset({"hybrid", "on_host", "rank", "chunked", "policy", "attention"}),
+    balancers=(
+        Balancer("verl", deal, "Karmarkar-Karp by verl's constants", by_cost=False),
+        Balancer("verl-sft", deal_in_shares, "verl's SFT: the same for microbatches alone", by_cost=False, even=False),
+    ),
     assumes=PLAIN,
 )

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from odcsim.errors import InputError
-from odcsim.reading.tally import PAIR, SIDES
+from odcsim.reading.tally import SIDES
 from odcsim.support.outputs import replacing
-from odcsim.trace import Trace
+from odcsim.trace import PAIR, Trace
 
 Columns = Mapping[str, NDArray[np.int64]]
 NAMES = {"lengths": "length", "loss": "loss", "group": "prompt_id", "step": "step", "counts": "count"}

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from odcsim.errors import InputError
 from odcsim.support import budget
-from odcsim.trace import Trace
+from odcsim.trace import PAIR, Trace
 
 Ints = NDArray[np.int64]
 LOSS = 31  # bits of a row's key below its length: no sample is longer
 WAITING = 1 << 22  # keys of pieces that are merged at a time
-PAIR = "pair"
 SIDES = 2
 
 

@@ -228,7 +228,7 @@ def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     if rent.row.fidelity == "extrapolated":
         yield "WARNING: some samples or microbatches are beyond what the seconds were fitted to: extrapolated."
     if trainer is not None:
-        yield comparison_words.rules(trainer, question.recipe)
+        yield comparison_words.rules(trainer, advice.wish.trace, question.recipe)
     searched = [name for name in SEARCHED if name != "sharding" or trainer is None or "hybrid" in trainer.knows]
     yield setting_words.searched(question.recipe, searched, question.on_demand_cost)
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}

@@ -359,8 +359,8 @@ def _rules(comparison: Comparison) -> Iterator[str]:
     setting = comparison.setting
     if (trainer := stock.find(setting.trainer)) is None:
         return
-    yield rules(trainer, setting.cost.recipe)
-    for rule in trainer.own:
+    yield rules(trainer, setting.trace, setting.cost.recipe)
+    for rule in trainer.own(setting.trace):
         if rule.rows is None or rule.balancer in {balancer for balancer, _ in comparison.stock}:
             continue
         why = "rows would span steps that are kept in order"
@@ -371,8 +371,8 @@ def _rules(comparison: Comparison) -> Iterator[str]:
         yield f"{rule.balancer} is left out: {why}."
 
 
-def rules(trainer: Neighbour, recipe: Recipe) -> str:
-    every = "; ".join(f"{rule.balancer}: {rule.says}" for rule in trainer.own)
+def rules(trainer: Neighbour, trace: Trace, recipe: Recipe) -> str:
+    every = "; ".join(f"{rule.balancer}: {rule.says}" for rule in trainer.own(trace))
     own = [CHOICES[name].phrase(of) for name, of in trainer.assumes.items() if recipe.value(name) == of]
     assumed = f" Assumed for it, unless you ask for others: {', '.join(own)}." if own else ""
     syncs = " or ".join(trainer.syncs)

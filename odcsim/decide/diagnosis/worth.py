@@ -9,6 +9,7 @@ from odcsim.decide.diagnosis.outcome import EFFORTS, Change
 from odcsim.decide.setting import Setting
 from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS
+from odcsim.neighbours.neighbour import ELSEWHERE
 from odcsim.neighbours.settings import flags, written
 
 WORTH = 1.03  # times as fast: what brings less is not worth changing
@@ -65,4 +66,5 @@ def _setting(asked: Setting, row: Mapping[str, Any]) -> str:
         settings = flags(name, {"inputs": inputs(asked), "rows": [row]}, row=1).settings
     except InputError:
         return ""
-    return "\n".join(written(settings, TRAINERS[name].form))
+    said = {key: value for key, value in settings.items() if not str(value).startswith(ELSEWHERE)}
+    return "\n".join(written(said, TRAINERS[name].form))

@@ -91,7 +91,7 @@ def test_what_a_trainer_cannot_be_told_is_refused(trainer, trace, more):
 
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=60), st.sampled_from([*TRAINERS]), st.integers(900, 2500))
 def test_rows_hold_every_sample_once_under_the_limit(lengths, trainer, limit):
-    for rule in (rule for rule in TRAINERS[trainer].own if rule.rows is not None):
+    for rule in (rule for rule in TRAINERS[trainer].rules if rule.rows is not None):
         trace = stock.packed(Trace("t", np.array(lengths)), rule, limit, 0)
         assert sorted(trace.lengths.tolist()) == sorted(lengths)
         assert trace.bundles.longest <= limit
@@ -99,7 +99,7 @@ def test_rows_hold_every_sample_once_under_the_limit(lengths, trainer, limit):
 
 def test_of_many_samples_some_are_packed_and_stand_for_all():
     trace = Trace("many", RNG.integers(1, 900, 3 * stock.MOST))
-    rule = TRAINERS["trl"].own[0]
+    rule = TRAINERS["trl"].rules[0]
     packed = stock.packed(trace, rule, 4000, 0)
     assert packed.size == stock.MOST
     whole = stock.packed(Trace("few", trace.lengths[: stock.MOST]), rule, 4000, 0).bundles.size * 3

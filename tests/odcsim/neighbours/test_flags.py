@@ -14,6 +14,7 @@ from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import ChosenRow
 from odcsim.neighbours.settings import TrainerFlags
 from odcsim.recipe import USUAL
+from odcsim.trace import GRPO, SFT
 
 ROW = ChosenRow(USUAL.by(sync="collective"), "lb-micro", 16, 8, 4, 32768, 2.6)
 MADE = {"max_tokens": 32768, "minibatch": 4, "each": 0, "samples": 64.0, "tokens": 9e4}
@@ -27,20 +28,22 @@ BARE = {name: value for name, value in OFFER.items() if name != "made"}
 
 
 def advice(trainer, *offers, **inputs):
-    return {"schema": 1, "inputs": {"model": "m", "trainer": trainer} | inputs, "rows": list(offers) or [OFFER]}
+    assumed = dict(TRAINERS[trainer].assumes) if trainer in TRAINERS else {}
+    known = {"model": "m", "trainer": trainer} | assumed | inputs
+    return {"schema": 1, "inputs": known, "rows": list(offers) or [OFFER]}
 
 
 def compared(trainer, *rows):
     rows = [TIMED | {"sync": sync, "makespan_seconds": seconds} | more for sync, seconds, more in rows]
     rows = [{name: value for name, value in row.items() if value is not None} for row in rows]
-    return {"schema": 1, "inputs": COMPARED | {"trainer": trainer}, "rows": rows}
+    return {"schema": 1, "inputs": COMPARED | dict(TRAINERS[trainer].assumes) | {"trainer": trainer}, "rows": rows}
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_every_trainer_reads_what_was_priced(trainer):
     found = odcsim.flags(trainer, advice(trainer))
     assert trainer == "accelerate" or "32768" in str(found.settings)  # which has no limit of tokens
-    assert any(TRAINERS[trainer].source in line for line in found.lines)
+    assert any(TRAINERS[trainer].entries["sft"].source in line for line in found.lines)
     assert "32,768 tokens a microbatch, 64 samples and 90,000 tokens a step" in found.lines[0]
     on_demand = advice(trainer, BARE | {"sync": "on-demand"})
     if TRAINERS[trainer].engine:
@@ -48,9 +51,8 @@ def test_every_trainer_reads_what_was_priced(trainer):
     else:
         with pytest.raises(odcsim.InputError):
             odcsim.flags(trainer, on_demand)
-    if not TRAINERS[trainer].rollouts:
-        with pytest.raises(odcsim.InputError):
-            odcsim.flags(trainer, advice(trainer), rollouts=8)
+    with pytest.raises(odcsim.InputError):
+        odcsim.flags(trainer, advice(trainer), rollouts=8)  # of samples that are no rollouts
 
 
 QLORA = {"lora": 16, "quantization": "nf4"}
@@ -67,7 +69,7 @@ FOUR_BITS = {
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda t: t.name)
 def test_every_choice_is_said_or_said_not_to_be(trainer):
     rows = [replace(ROW, recipe=ROW.recipe.by(**choice)) for choice in CHOICES]
-    rows += [replace(ROW, pairs=True)] if trainer.name == "trl" else []
+    rows += [replace(ROW, kind=kind) for kind in trainer.entries if kind != SFT]
     plain, *chosen = ({*TrainerFlags(trainer, row).lines} for row in (ROW, *rows))
     assert all(lines - plain for lines in chosen)
     few = TrainerFlags(trainer, replace(ROW, recipe=ROW.recipe.by(**QLORA)))
@@ -76,8 +78,8 @@ def test_every_choice_is_said_or_said_not_to_be(trainer):
     assert few.settings.items() >= FOUR_BITS.get(trainer.name, {}).items()
 
 
-SAMPLES = {  # by whose product a trainer makes the samples of a step, and what says that one step takes them all
-    "verl": ("actor_rollout_ref.actor.ppo_mini_batch_size", "actor_rollout_ref.rollout.n", "data.train_batch_size"),
+SAMPLES = {  # by whose product a trainer makes the samples of a step, and what says how many an update takes
+    "verl": ("data.train_batch_size", "actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.ppo_mini_batch_size"),
     "slime": ("--rollout-batch-size", "--n-samples-per-prompt", "--global-batch-size"),
     "nemo-rl": ("grpo.num_prompts_per_step", "grpo.num_generations_per_prompt", "policy.train_global_batch_size"),
 }
@@ -85,14 +87,14 @@ SAMPLES = {  # by whose product a trainer makes the samples of a step, and what 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_rollouts_come_to_the_samples_that_were_priced(name):
-    assert {name for name, trainer in TRAINERS.items() if trainer.rollouts} == set(SAMPLES)
-    for rollouts in (1, 2, 8, 32):
-        row = replace(ROW, devices=16, minibatch=2, rollouts=rollouts)
-        prompts, each, step = (TRAINERS[name].settings(row)[key] for key in SAMPLES[name])
-        assert prompts * each == row.samples == 32
-        assert step == (prompts if name == "verl" else row.samples)
+    assert {name for name, trainer in TRAINERS.items() if GRPO in trainer.entries} == {*SAMPLES, "trl"}
+    for rollouts, updates in ((1, 1), (2, 3), (8, 1), (32, 2)):
+        row = replace(ROW, devices=16, minibatch=2, rollouts=rollouts, kind=GRPO, updates=updates)
+        prompts, each, update = (TRAINERS[name].settings(row)[key] for key in SAMPLES[name])
+        assert prompts * each == row.samples * updates == 32 * updates
+        assert update == (row.prompts if name == "verl" else row.samples)
     with pytest.raises(odcsim.InputError):
-        print(odcsim.flags(name, advice(name), rollouts=7))  # does not divide 64
+        print(odcsim.flags(name, advice(name, kind=GRPO), rollouts=7))  # does not divide 64
 
 
 def test_of_a_comparison_the_fastest_that_fits_and_that_the_trainer_runs():
@@ -124,8 +126,8 @@ def test_gradients_leave_when_they_were_priced_to():
         assert ("sync_each_batch" in str(found)) == said
     known = {"model": "Qwen/Qwen3-8B", "epochs": 3.0, "trace_longest": 7000, "trace": "chats.jsonl"}
     found = odcsim.flags("trl", advice("trl", padded, **known))
-    written = {"--model_name_or_path Qwen/Qwen3-8B", "--num_train_epochs 3", "--max_length 7000"}
-    assert written <= set(found.lines)
+    for written in ("--model_name_or_path Qwen/Qwen3-8B", "--num_train_epochs 3", "--max_length 7000"):
+        assert any(written in line for line in found.lines)
     assert any("chats.jsonl" in line for line in found.lines)
 
 
@@ -139,20 +141,19 @@ def test_python_says_what_the_command_says(trainer, tmp_path, capsys, monkeypatc
     """Settings are those of the lines; rows have numbers and names."""
     compared = odcsim.compare(odcsim.ask(LENGTHS, "qwen3-0.6b", **ASKED, trainer=trainer))
     results = compared, odcsim.advise(LENGTHS, "qwen3-0.6b", **WISHED, trainer=trainer)
-    several = 4 if TRAINERS[trainer].rollouts else 1
     for result in results:
         path = tmp_path / "a.json"
         path.write_text(json.dumps(result.as_json()))
         for name in (str(path), "-"):
             monkeypatch.setattr(sys, "stdin", io.StringIO(path.read_text()))
-            assert main(["flags", trainer, name, "--rollouts", str(several)]) == 0
+            assert main(["flags", trainer, name]) == 0
             printed = capsys.readouterr().out
         for given in (result, result.as_json(), path, str(path)):
-            assert f"{odcsim.flags(trainer, given, rollouts=several)}\n" == printed
+            assert f"{odcsim.flags(trainer, given)}\n" == printed
     found = odcsim.flags(trainer, compared)
     pair = found.row.balancer, found.row.recipe.sync
     assert found.settings == TRAINERS[trainer].settings(found.row)
-    assert all(any(line.startswith(name) for line in found.lines) for name in found.settings)
+    assert all(any(name in line for line in found.lines) for name in found.settings)
     assert found._repr_html_().count("<tr>") == 1 + len(found.settings) > 1
     for row in ([row.pair for row in compared.rows].index(pair) + 1, pair):
         assert odcsim.flags(trainer, compared, row=row).row == found.row
@@ -168,7 +169,6 @@ REFUSED = [  # a result and what is asked of it
     *[(advice(asked), words) for asked in (None, "axolotl") for words in ({}, {"row": 1})],
     *[(advice("verl"), words) for words in ({"row": 0}, {"row": 2}, {"row": "best"}, {"rollouts": 1.5},
                                             {"row": ("lb-mini", "on-demnd")}, {"trainer": "vrel"}, {"trainer": 3})],
-    ({"inputs": {"trainer": "verl"}, "rows": [OFFER | {"dealt": 1}]}, {"row": 1}),  # of 'odcsim rl'
 ]  # fmt: skip
 
 

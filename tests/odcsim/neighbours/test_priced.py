@@ -22,7 +22,7 @@ from odcsim.executors import simulation
 from odcsim.neighbours import TRAINERS, nemo_rl, slime, verl
 from odcsim.schedule import Schedule
 
-DEALT = {"verl": verl.deal, "slime": slime.deal, "nemo-rl": nemo_rl.deal}  # by tokens
+DEALT = {"verl": verl.deal_in_shares, "slime": slime.deal, "nemo-rl": nemo_rl.deal}  # by tokens
 LENGTHS = tuple(30 + n * n * 7919 % 997 + (n % 29 == 0) * 2500 for n in range(700))
 
 
@@ -48,8 +48,9 @@ def folder(tmp_path_factory):
 
 def parsed(lines):
     """Printed settings by name: `--name value`, `name=value` or YAML; names in a table by their own."""
-    pairs = (re.match(r"\s*(-*[\w.:-]+)[=: ]*(.*)", line).groups() for line in lines if not line.startswith("#"))
-    return {name.lstrip("-").rstrip(":"): value.strip("'") for name, value in pairs}
+    lines = [line.removesuffix("\\") for line in lines if not line.startswith("#")]
+    pairs = (re.match(r"[\s']*(?:- )?([-+]*[\w.:-]+)[=: ]*(.*)", line).groups() for line in lines)
+    return {name.lstrip("-+").rstrip(":"): value.strip("' ") for name, value in pairs}
 
 
 def in_groups(pack, lengths, limit, group):
@@ -102,8 +103,8 @@ def schedule(microbatches, lengths, pads, full, limit):
 def as_run(trainer, told, devices, share, count):
     """The first steps, in the order of the data, and the tokens that they train on."""
     if trainer in DEALT:
-        limit = int(next(v for k, v in told.items() if re.search("ppo_max_token_len|max-tokens-per-gpu|train_mb", k)))
-        batch = int(next(v for k, v in told.items() if re.search("ppo_mini_batch_size|global-batch|global_batch", k)))
+        limit = int(next(v for k, v in told.items() if re.search("max_token_len|max-tokens-per-gpu|train_mb", k)))
+        batch = int(next(v for k, v in told.items() if re.search("train_batch_size|global-batch|global_batch", k)))
         assert batch == share * devices
         starts = range(0, count * batch, batch)
         dealt = [DEALT[trainer](_work(LENGTHS[s : s + batch], devices, limit)).slots for s in starts]

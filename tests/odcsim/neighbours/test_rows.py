@@ -41,10 +41,10 @@ def test_rows_are_those_of_the_plain_rules(lengths, most):
 
 
 def test_rows_are_packed_of_a_thousand_samples_at_once_and_have_no_more_than_they_allow():
-    trace = stock.packed(Trace("t", np.arange(2500) + 1), TRAINERS["trl"].own[0], 9000, 0, in_order=True)
+    trace = stock.packed(Trace("t", np.arange(2500) + 1), TRAINERS["trl"].rules[0], 9000, 0, in_order=True)
     for bundle in np.unique(trace.bundle):
         assert len({(length - 1) // 1000 for length in trace.lengths[trace.bundle == bundle]}) == 1
-    trace = stock.packed(Trace("t", np.ones(900, dtype=np.int64)), TRAINERS["axolotl"].own[0], 4000, 0)
+    trace = stock.packed(Trace("t", np.ones(900, dtype=np.int64)), TRAINERS["axolotl"].rules[0], 4000, 0)
     assert np.bincount(trace.bundle).max() == MOST == 200
 
 

@@ -1,0 +1,153 @@
+"""What trainers that others wrote make of a configuration: by their own classes, with their defaults for all else.
+
+Each reader takes texts that `odcsim flags` printed, and gives what each comes to: `rows` of a step on all devices, of
+`each` samples or `tokens`, whether gradients leave with each microbatch, whether logits are in chunks, whether layers run
+again, the rank of adapters. It runs in a process of its own, since these packages change what others find.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+USUAL = "import json, shlex, sys, warnings\nwarnings.simplefilter('ignore')\n"
+SHELL = """
+def words(text):
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return shlex.split(" ".join(line.removesuffix("\\\\") for line in lines))
+def devices(argv):
+    return int(argv[argv.index("--num_processes") + 1])
+def each_batch(config):
+    kwargs = config.accelerator_config.gradient_accumulation_kwargs or {}
+    return bool(kwargs.get("sync_each_batch")) or config.gradient_accumulation_steps == 1
+"""
+READERS = {
+    "trl": SHELL + """
+import importlib
+def read(text):
+    argv = words(text)
+    module = argv[argv.index("-m") + 1]
+    own = argv[argv.index(module) + 1:] + ["--use_cpu", "true", "--output_dir", "nowhere"]
+    script, config, model, *_ = importlib.import_module(module).make_parser().parse_args_and_config(own, fail_with_unknown_args=True)
+    found = {"kind": module.rpartition(".")[2], "data": script.dataset_name, "model": model.model_name_or_path,
+             "each": config.per_device_train_batch_size, "attention": model.attn_implementation,
+             "rows": devices(argv) * config.per_device_train_batch_size * config.gradient_accumulation_steps,
+             "each_batch": each_batch(config), "chunked": True, "again": config.gradient_checkpointing,
+             "rank": model.lora_r if model.use_peft else 0, "epochs": config.num_train_epochs}
+    if found["kind"] == "grpo":
+        found |= {"generated": devices(argv) * config.per_device_train_batch_size * config.steps_per_generation,
+                  "rollouts": config.num_generations}
+    else:
+        found |= {"tokens": config.max_length, "packs": getattr(config, "packing", False)}
+    if found["kind"] == "dpo":
+        found["before"] = config.precompute_ref_log_probs
+    return found
+""",
+    "accelerate": SHELL + """
+from dataclasses import dataclass
+from transformers import HfArgumentParser, TrainingArguments
+@dataclass
+class Own:
+    model_name_or_path: str = ""
+def read(text):
+    argv = words(text)
+    own = argv[argv.index("your_script.py") + 1:] + ["--use_cpu", "true", "--output_dir", "nowhere"]
+    config, mine = HfArgumentParser((TrainingArguments, Own)).parse_args_into_dataclasses(own)
+    return {"kind": "sft", "model": mine.model_name_or_path, "each": config.per_device_train_batch_size,
+            "rows": devices(argv) * config.per_device_train_batch_size * config.gradient_accumulation_steps,
+            "each_batch": each_batch(config), "chunked": config.use_liger_kernel, "again": config.gradient_checkpointing,
+            "rank": 0, "epochs": config.num_train_epochs}
+""",
+    "llamafactory": SHELL + """
+import yaml
+from llamafactory.hparams.parser import _TRAIN_ARGS
+from transformers import HfArgumentParser
+def read(text):
+    [launch] = [line for line in text.splitlines() if "and run:" in line]
+    given = yaml.safe_load(text) | {"use_cpu": True}
+    every = {}
+    for of in HfArgumentParser(_TRAIN_ARGS).parse_dict(given):
+        every |= vars(of)
+        if hasattr(of, "accelerator_config"):
+            config = of
+    return {"kind": every["stage"], "data": every["dataset_dir"], "model": every["model_name_or_path"],
+            "each": config.per_device_train_batch_size, "tokens": every["cutoff_len"],
+            "packs": every["packing"] and every["neat_packing"],
+            "rows": devices(launch.split()) * config.per_device_train_batch_size * config.gradient_accumulation_steps,
+            "each_batch": each_batch(config), "chunked": every["enable_liger_kernel"],
+            "again": not every["disable_gradient_checkpointing"],
+            "rank": every["lora_rank"] if every["finetuning_type"] == "lora" else 0, "epochs": config.num_train_epochs}
+""",
+    "axolotl": """
+import yaml
+import importlib.util, pathlib
+from axolotl.utils.schemas.config import AxolotlInputConfig
+folder = pathlib.Path(importlib.util.find_spec("axolotl").submodule_search_locations[0])
+spec = importlib.util.spec_from_file_location("cut", folder / "integrations/cut_cross_entropy/args.py")
+spec.loader.exec_module(plugin := importlib.util.module_from_spec(spec))
+def read(text):
+    [launch] = [line for line in text.splitlines() if "and run:" in line]
+    given = yaml.safe_load(text)
+    found = AxolotlInputConfig(**given)
+    cut = "plugins" in given and plugin.CutCrossEntropyArgs(**given).cut_cross_entropy
+    words = launch.split()
+    devices = int(words[words.index("--nnodes") + 1]) * int(words[words.index("--nproc_per_node") + 1])
+    kwargs = getattr(found.accelerator_config, "gradient_accumulation_kwargs", None) or (found.accelerator_config or {})
+    kwargs = kwargs.get("gradient_accumulation_kwargs", kwargs) if isinstance(kwargs, dict) else kwargs
+    [data] = found.datasets
+    return {"kind": "sft", "data": data["path"] if isinstance(data, dict) else data.path, "model": found.base_model,
+            "each": found.micro_batch_size, "tokens": found.sequence_len, "packs": bool(found.sample_packing),
+            "rows": devices * found.micro_batch_size * found.gradient_accumulation_steps,
+            "each_batch": bool((kwargs or {}).get("sync_each_batch")) or found.gradient_accumulation_steps == 1,
+            "chunked": bool(cut), "again": bool(found.gradient_checkpointing),
+            "rank": found.lora_r if found.adapter else 0, "epochs": found.num_epochs}
+""",
+    "torchtitan": SHELL + """
+from torchtitan.config import ConfigManager
+def read(text):
+    argv = words(text)
+    devices = int(argv[argv.index("--nnodes") + 1]) * int(argv[argv.index("--nproc_per_node") + 1])
+    found = ConfigManager().parse_args(argv[argv.index("torchtitan.train") + 1:])
+    t, p, again = found.training, found.parallelism, found.activation_checkpoint
+    assert p.data_parallel_shard_degree * p.data_parallel_replicate_degree * p.context_parallel_degree == devices
+    return {"kind": "sft", "data": found.dataloader.dataset_path, "model": found.hf_assets_path, "each": t.local_batch_size,
+            "tokens": t.seq_len, "packs": True, "rows": t.global_batch_size * t.local_batch_size, "each_batch": True,
+            "chunked": type(found.loss).__qualname__.startswith("Chunked"),
+            "again": type(again).__qualname__ == "FullAC.Config", "rank": 0, "steps": t.steps}
+""",
+    "verl": SHELL + """
+import importlib.util, pathlib
+from hydra import compose, initialize_config_dir
+root = pathlib.Path(importlib.util.find_spec("verl").submodule_search_locations[0]) / "trainer/config"
+def read(text):
+    argv = words(text)
+    sft = "verl.trainer.sft_trainer" in argv
+    module = "verl.trainer.sft_trainer" if sft else "verl.trainer.main_ppo"
+    with initialize_config_dir(str(root), version_base=None):
+        c = compose("sft_trainer_engine" if sft else "ppo_trainer", overrides=argv[argv.index(module) + 1:])
+    if sft:
+        assert c.data.use_dynamic_bsz and c.engine.strategy == "fsdp2"
+        return {"kind": "sft", "data": c.data.train_files, "model": c.model.path, "tokens": c.data.max_token_len_per_gpu,
+                "rows": c.data.train_batch_size, "each_batch": not c.engine.use_no_sync_for_gradient_accumulation,
+                "chunked": c.model.use_fused_kernels, "again": c.model.enable_gradient_checkpointing,
+                "rank": c.model.lora_rank, "epochs": c.trainer.total_epochs}
+    a, m = c.actor_rollout_ref.actor, c.actor_rollout_ref.model
+    assert a.use_dynamic_bsz and a.strategy == "fsdp2"
+    n = c.actor_rollout_ref.rollout.n
+    return {"kind": "grpo", "data": c.data.train_files, "model": m.path, "tokens": a.ppo_max_token_len_per_gpu,
+            "rows": a.ppo_mini_batch_size * n, "generated": c.data.train_batch_size * n, "rollouts": n,
+            "each_batch": not a.fsdp_config.use_no_sync_for_gradient_accumulation, "chunked": m.use_fused_kernels,
+            "again": m.enable_gradient_checkpointing, "rank": m.lora_rank}
+""",
+}  # fmt: skip
+MAIN = "\nprint(json.dumps([read(text) for text in json.load(sys.stdin)], default=str))"
+QUIET = {"DISABLE_VERSION_CHECK": "1", "PYTHONWARNINGS": "ignore", "TRANSFORMERS_VERBOSITY": "error"}
+
+
+def read(trainer: str, texts: list[str]) -> list[dict]:
+    command = [sys.executable, "-c", USUAL + READERS[trainer] + MAIN]
+    done = subprocess.run(
+        command, input=json.dumps(texts), env=os.environ | QUIET, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
