@@ -24,10 +24,12 @@ def each_batch(config):
 READERS = {
     "trl": SHELL + """
 import importlib
+from transformers import TrainingArguments
 def read(text):
     argv = words(text)
     module = argv[argv.index("-m") + 1]
     own = argv[argv.index(module) + 1:] + ["--use_cpu", "true", "--output_dir", "nowhere"]
+    TrainingArguments.world_size = property(lambda self: devices(argv))
     script, config, model, *_ = importlib.import_module(module).make_parser().parse_args_and_config(own, fail_with_unknown_args=True)
     found = {"kind": module.rpartition(".")[2], "data": script.dataset_name, "model": model.model_name_or_path,
              "each": config.per_device_train_batch_size, "attention": model.attn_implementation,
