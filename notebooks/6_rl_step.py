@@ -49,7 +49,7 @@ def steps(generation_seconds):
 
 
 def named(row):
-    return f"{row['run']} + {row['dealt']}"
+    return f"{row['sync']} + {row['balancer']}"
 
 
 def drawn(generation_seconds):

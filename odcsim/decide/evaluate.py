@@ -11,7 +11,7 @@ import numpy as np
 
 from odcsim import neighbours
 from odcsim.catalog.estimates import compute
-from odcsim.cost import Cost
+from odcsim.cost import Cost, Load
 from odcsim.decide import room
 from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatch
 from odcsim.decide.way import Way
@@ -24,9 +24,10 @@ from odcsim.results.metrics import Usage
 from odcsim.results.summary import Made, Row
 from odcsim.schedule import Schedule, ScheduleFile
 from odcsim.timeline import Floats, Ints
-from odcsim.trace import Trace
+from odcsim.trace import DPO, Trace
 
 FULL = {"sharding": "full", "far": "each"}  # every device moves all it needs from and to all others, each time
+HEAD = 1 / 3  # of the head's seconds that are its forward's
 EACH = 8  # samples of a plan that take as much memory as its devices do in a simulation, about
 Pair = tuple[str, str]  # (balancer, sync)
 Planner = Callable[[Setting, str, Sequence[Drawn]], ScheduleFile]  # a balancer's schedules of drawn minibatches
@@ -137,6 +138,7 @@ def evaluate(
                 fidelity=least_trusted(piece.fidelity for piece in pieces),
                 over_full=float(np.concatenate(full).sum()) / seconds if full and seconds else None,
                 made=own,
+                reference_seconds=sum(piece.reference for piece in pieces),
             )
         )
         usages.append(usage)
@@ -187,6 +189,7 @@ class _Chunk:
     microbatches: int  # of all devices
     fidelity: str
     full: Floats | None  # makespans under full sharding with the plans for that, where it differs
+    reference: float  # seconds of a pass of the reference model, of pairs
 
 
 def _run(
@@ -213,7 +216,33 @@ def _run(
                 fully[balancer] = assign(other, balancer, minibatches) if anew else plans[balancer]
             full = simulation.makespans(fully[balancer].schedules, cost.by(**FULL), seed=setting.seed, first=first)
         fullest, microbatches, fidelity = about[balancer]
-        yield (balancer, sync), _Chunk(usages[balancer, sync], fullest, microbatches, fidelity, full)
+        pairs = setting.trace.kind == DPO
+        reference = float(forward(cost, plans[balancer].schedules).sum()) if pairs else 0.0
+        yield (balancer, sync), _Chunk(usages[balancer, sync], fullest, microbatches, fidelity, full, reference)
+
+
+def forward(cost: Cost, schedules: Sequence[Schedule], updates: int = 1) -> Floats:
+    """Seconds of one pass without backward over each step, in the microbatches that it trains on.
+
+    Where devices meet, the slowest sets the pace of each microbatch; on demand only that of the step.
+    """
+    alone, profile = cost.recipe.one_sided, cost.profile
+    transfers = cost.transfers(alone)
+    # A microbatch's constant is that of its training.
+    bare = replace(cost, profile=replace(profile, microbatch=0.0, below=replace(profile.below, microbatch=0.0)))
+    seconds = np.zeros((len(schedules), cost.workers if alone else 1))
+    for number, schedule in enumerate(schedules):
+        load = Load.of(cost.model, [schedule])
+        compute, count = bare.compute(load), len(load.tokens)
+        layer, embed, head = (
+            np.concatenate([compute(what, m) for m in range(count)]) for what in ("forward", "embed", "head")
+        )
+        layer = np.maximum(layer, transfers["gather layer"])  # a layer takes as long as its gather where that is longer
+        every = cost.model.layers * layer + embed + HEAD * head + transfers["gather root"]
+        every[np.arange(count)[:, None] >= load.counts] = 0.0  # a device has no such microbatch
+        seconds[number] = every.sum(axis=0) if alone else every.max(axis=1).sum()
+    steps: Floats = seconds.reshape(-1, updates, seconds.shape[1]).sum(axis=1).max(axis=1)
+    return steps
 
 
 def of_file(file: ScheduleFile, cost: Cost, usage: Usage) -> Row:

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from odcsim.answer import Result
-from odcsim.cost import Cost, Load
 from odcsim.decide import stock
 from odcsim.decide.asking import question_by, read, setting_of
 from odcsim.decide.comparison import fixed, inputs
-from odcsim.decide.evaluate import costed, in_file, least_trusted
+from odcsim.decide.evaluate import costed, forward, in_file, least_trusted
 from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatches
 from odcsim.decide.way import Way
 from odcsim.decide.words import RL
@@ -31,10 +30,9 @@ from odcsim.results.summary import Made, Row, scaled
 from odcsim.schedule import Schedule, flattened
 from odcsim.support.numbers import SIZES
 from odcsim.support.numbers import seconds as read_seconds
-from odcsim.timeline import Floats, Ints
+from odcsim.timeline import Ints
 from odcsim.trace import GRPO, Trace, check_drawn
 
-HEAD = 1 / 3  # of the head's seconds that are its forward's
 PASSES = Option(int, "a whole number from 0 to 3", 0, 3, SIZES)
 TIME = "give seconds, or a time such as 3min"
 
@@ -87,7 +85,8 @@ class RolloutStep:
         row = self.row
         return {
             "balancer": row.balancer, "sync": row.sync,
-            "training_seconds": self.training, "forward_seconds": self.forward, "generation_seconds": self.generation, "step_seconds": row.makespan_seconds, "dollars": row.dollars,
+            "training_seconds": self.training, "forward_seconds": self.forward,
+            "generation_seconds": self.generation, "step_seconds": row.makespan_seconds, "dollars": row.dollars,
             "step_seconds_low": row.model_low, "dollars_low": row.dollars_low, "step_seconds_high": row.model_high,
             "dollars_high": row.dollars_high, "memory_bytes": row.memory_bytes, "memory_fits": row.memory_fits,
             "memory_limit": row.memory_limit, "memory_tight": capacity.tight(row), "fidelity": row.fidelity,
@@ -222,30 +221,6 @@ def predict_step(way: Way, schedules: Sequence[Schedule], updates: int, around: 
     row = scaled(row, seconds / row.makespan_seconds, (first / seconds, last / seconds))
     row = replace(row, fidelity=simulation.fidelity(cost, schedules))
     return RolloutStep(row, training, passes, generation)
-
-
-def forward(cost: Cost, schedules: Sequence[Schedule], updates: int) -> Floats:
-    """Seconds of one pass without backward over each step, in the microbatches that it trains on.
-
-    Where devices meet, the slowest sets the pace of each microbatch; on demand only that of the step.
-    """
-    alone, profile = cost.recipe.one_sided, cost.profile
-    transfers = cost.transfers(alone)
-    # A microbatch's constant is that of its training.
-    bare = replace(cost, profile=replace(profile, microbatch=0.0, below=replace(profile.below, microbatch=0.0)))
-    seconds = np.zeros((len(schedules), cost.workers if alone else 1))
-    for number, schedule in enumerate(schedules):
-        load = Load.of(cost.model, [schedule])
-        compute, count = bare.compute(load), len(load.tokens)
-        layer, embed, head = (
-            np.concatenate([compute(what, m) for m in range(count)]) for what in ("forward", "embed", "head")
-        )
-        layer = np.maximum(layer, transfers["gather layer"])  # a layer takes as long as its gather where that is longer
-        every = cost.model.layers * layer + embed + HEAD * head + transfers["gather root"]
-        every[np.arange(count)[:, None] >= load.counts] = 0.0  # a device has no such microbatch
-        seconds[number] = every.sum(axis=0) if alone else every.max(axis=1).sum()
-    steps: Floats = seconds.reshape(-1, updates, seconds.shape[1]).sum(axis=1).max(axis=1)
-    return steps
 
 
 def draw_steps(trace: Trace, batch: RolloutBatch, seed: int) -> tuple[Trace, Ints, int]:

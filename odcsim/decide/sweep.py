@@ -237,7 +237,7 @@ def _columns() -> dict[str, type]:
         "memory_terms": [f.name for f in fields(Memory)],
         "made": [f.name for f in fields(Made)],
     }
-    for name in (f.name for f in fields(Row) if f.name not in (*columns, "recipe")):
+    for name in (f.name for f in fields(Row) if f.name not in (*columns, "recipe", "reference_seconds")):
         names = [f"{name}.{part}" for part in parts.get(name, ())] or [name]
         columns |= dict.fromkeys(names, bool if name == "memory_fits" else float)
     return columns | {f"run.{name}": int if name == "steps" else float for name in RUN} | {REFUSED: str}

@@ -9,7 +9,7 @@ from odcsim.decide.evaluate import Evaluation
 from odcsim.neighbours.neighbour import GOING_ON, KEPT
 from odcsim.results.intervals import of_run
 from odcsim.results.summary import Row, scaled
-from odcsim.trace import Trace
+from odcsim.trace import DPO, Trace
 
 # What a row spends, and what it is called of a whole run.
 _SPENT = {
@@ -17,7 +17,7 @@ _SPENT = {
     **{name: name for name in "gpu_hours gpu_hours_low gpu_hours_high dollars dollars_low dollars_high".split()},
 }  # fmt: skip
 SPEEDUPS = ("speedup", "speedup_low", "speedup_high", "speedup_best_collective", "sync_gain", "balancer_gain")
-RUN = ("steps", "samples", *_SPENT.values())
+RUN = ("steps", "samples", "reference_seconds", *_SPENT.values())
 
 
 def steps(trace: Trace, epochs: float, global_batch: int, trainer: str | None = None) -> int:
@@ -51,6 +51,12 @@ class WholeRun:
         return steps(setting.trace, self.epochs, self.global_batch, setting.trainer)
 
     @property
+    def passed(self) -> float:
+        """Minibatches that a reference model passes before the first step: those of the whole trace, once."""
+        setting = self.evaluation.setting
+        return setting.trace.bundles.population / self.global_batch if setting.trace.kind == DPO else 0.0
+
+    @property
     def samples(self) -> float:
         """Of a step; of packed rows on average."""
         own = self.evaluation.rows[0].made
@@ -70,7 +76,9 @@ class WholeRun:
         draws = evaluation.draws if setting.whole else evaluation.draws.of_all(setting.trace.bundles.population)
         profile, seconds = setting.cost.profile, evaluation.usage(*row.pair).makespan
         between = of_run(seconds, draws, profile.low, profile.high)
-        return replace(scaled(row, self.steps / row.minibatches, between), minibatches=self.steps)
+        reference = self.passed * row.reference_seconds / row.minibatches
+        times = self.steps / row.minibatches + reference / row.makespan_seconds
+        return replace(scaled(row, times, between), minibatches=self.steps, reference_seconds=reference)
 
     def shown(self, row: Row) -> Row:
         """The same, for people: without an interval where the seconds have none."""
@@ -86,7 +94,7 @@ class WholeRun:
         """What the run takes, as JSON and tables name it."""
         own, run = self.of(row), self.over(row)
         spent = {key: getattr(run, name) for name, key in _SPENT.items()}
-        return {"steps": own.steps, "samples": own.samples, **spent}
+        return {"steps": own.steps, "samples": own.samples, "reference_seconds": run.reference_seconds, **spent}
 
     def columns(self, row: Row) -> dict[str, Any]:
         """The same beside a row of a table."""

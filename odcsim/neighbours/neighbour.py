@@ -108,7 +108,7 @@ class ChosenRow:
     @property
     def chunked(self) -> bool:
         """Whether no more than a part of the logits is there at a time."""
-        return self.recipe.value("loss") != "whole"
+        return bool(self.recipe.value("loss") != "whole")
 
     @property
     def accumulation(self) -> int:
@@ -137,7 +137,8 @@ class ChosenRow:
 
     def model_and_epochs(self, model: str, epochs: str = "") -> Settings:
         """The model's weights, and epochs, where somebody asked for some."""
-        return {model: self.weights} | ({epochs: f"{self.epochs:g}"} if epochs and self.epochs else {})
+        whole = int(self.epochs) if self.epochs and not self.epochs % 1 else self.epochs
+        return {model: self.weights} | ({epochs: whole} if epochs and whole else {})
 
     def whole_epochs(self, name: str) -> Settings:
         """Of who counts no part of one."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numpy import format_float_positional
+
 from odcsim import catalog
 from odcsim.answer import Answer, AnswerTable, Printable
 from odcsim.catalog.estimates.rates import family_of, rates
@@ -31,7 +33,7 @@ from odcsim.results.capacity import Need
 from odcsim.support.inputs import read_stdin, read_text, reading
 from odcsim.support.numbers import counted
 from odcsim.support.values import Given
-from odcsim.trace import GRPO, SFT
+from odcsim.trace import DPO, GRPO, SFT
 
 GIVEN = "give what odcsim.compare or odcsim.advise gives, or a file of its JSON"
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
@@ -79,8 +81,8 @@ def flags(
     rollouts: int = 1,
 ) -> TrainerFlags:
     """What starts a row of a comparison, an advice or steps of RL in a trainer that others wrote. `row`: its number
-    from 1, or (balancer, sync); else the best that the trainer runs. `rollouts`: samples of each prompt, of lengths that do
-    not say it."""
+    from 1, or (balancer, sync); else the best that the trainer runs. `rollouts`: samples of each prompt, of lengths
+    that do not say it."""
     if not isinstance(trainer, str) or trainer not in TRAINERS:
         raise InputError(f"unknown trainer {trainer!r:.40}", fix=nearest(trainer, list(TRAINERS)))
     for name, value in (("row", row), ("rollouts", rollouts)):
@@ -111,10 +113,9 @@ def _steps(given: Given, row: Given) -> int:
     """Of the whole run, where epochs were asked for."""
     if row.key("steps").value is not None:
         return row.key("steps").whole()
-    if (run := given.key("run")).value is None:
-        return 0
+    rows = given.key("run", {}).key("rows", [])
     name = f"{row.key('sync').text()} + {row.key('balancer').text()}"
-    return next((one.key("steps").whole() for one in run.key("rows").items() if one.key("row").value == name), 0)
+    return next((one.key("steps").whole() for one in rows.items() if one.key("row").value == name), 0)
 
 
 def _read(result: Any) -> Given:
@@ -222,6 +223,10 @@ def _row_of(inputs: Given, row: Given, trainer: Neighbour, rollouts: int) -> Cho
     if attention == "usual":
         attention = rates(family_of(str(both.key("gpu").value))).usual
     epochs, kind = both.key("epochs").value, both.key("kind", SFT).value
+    if kind == DPO and kind not in trainer.entries:
+        able = [name for name, one in TRAINERS.items() if kind in one.entries]
+        problem, fix = f"pairs, and how {trainer.name} starts DPO is not known here", f"ask for {' or '.join(able)}"
+        raise InputError(problem, where=row.where, fix=fix)
     updates = both.key("updates", 1).whole()
     return ChosenRow(
         recipe,
@@ -312,4 +317,6 @@ def _yaml(name: str, value: Any) -> Iterator[str]:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, float):  # YAML 1.1 takes 2e-05 for a word
+        return format_float_positional(value, trim="-")
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -26,6 +26,9 @@ class Made:
     tokens: float
 
 
+NESTED = ("recipe", "over_full", "made", "reference_seconds")  # or said elsewhere
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """Sums and ratios of sums over the minibatches. Speedups are None where there is nothing to compare with."""
@@ -64,6 +67,7 @@ class Row:
     busy: float | None = None  # devices that a minibatch's work fills at most, since its longest sample is one's own
     fidelity: str = ""  # of the seconds, for its schedules
     made: Made | None = None  # by a trainer, by itself
+    reference_seconds: float = 0.0  # of pairs, that the reference model passes once before a run: not in the others
 
     @property
     def largest_term(self) -> str:
@@ -96,7 +100,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Of the recipe only what rows of one table may differ in; `inputs` has the rest."""
         row: dict[str, Any] = {"balancer": self.balancer, "sync": self.sync}
-        row |= {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("recipe", "over_full", "made")}
+        row |= {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NESTED}
         row |= {"idle_parts": {**self.idle_parts}, "memory_terms": self.memory_terms and {**self.memory_terms}}
         row |= {"sharding": self.recipe.sharding, "over_full": self.over_full}
         return row if self.made is None else row | {"made": asdict(self.made)}

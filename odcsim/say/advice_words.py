@@ -234,5 +234,6 @@ def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}
     seconds = "; ".join(f"{gpu}: {origin}" for gpu, origin in origins.items())
     yield f"Training steps only, without data loading, evaluation and checkpoints. Seconds: {seconds}."
+    yield from setting_words.reference(advice.wish.trace, rent.row.reference_seconds)
     if advice.wish.trace.origin:
         yield setting_words.lengths(advice.wish.trace.origin)

@@ -287,7 +287,7 @@ def misfit(comparison: Comparison, decision: Decision) -> list[str]:
 
 def sentences(comparison: Comparison, decision: Decision) -> list[str]:
     """Where the difference comes from, what it saves, and how far to trust it."""
-    setting = comparison.setting
+    setting, run = comparison.setting, comparison.whole_run
     lengths = [setting_words.lengths(setting.trace.origin)] if setting.trace.origin else []
     if decision.nothing_fits:
         return [*_ways_out(comparison), *lengths]
@@ -296,6 +296,7 @@ def sentences(comparison: Comparison, decision: Decision) -> list[str]:
         _trust(comparison, decision),
         *([setting_words.UNRUN] if setting.cost.recipe.quantized and not decision.alone else []),
         *_rules(comparison),
+        *setting_words.reference(setting.trace, None if run is None else run.over(decision.chosen).reference_seconds),
         *_tightness(comparison, decision.chosen),
         *_sharding(comparison, decision),
         setting_words.fixed(setting, limited=decision.balanced is None),

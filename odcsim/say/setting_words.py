@@ -8,7 +8,8 @@ from odcsim.decide.setting import Setting
 from odcsim.decide.words import BY, HELD, MORE
 from odcsim.profile import Profile
 from odcsim.recipe import SEARCHED, Recipe, recipe_of
-from odcsim.support.numbers import counted
+from odcsim.support.numbers import counted, duration
+from odcsim.trace import DPO, Trace
 
 SHAPE = "shape, not data"
 NOT_RUN = "odc_engine does not run context parallelism: on-demand rows say what it would bring."
@@ -95,6 +96,14 @@ def lengths(origin: str) -> str:
     if origin.startswith(made):
         return f"Lengths are synthetic ({SHAPE}): {origin.removeprefix(made)}."
     return f"Lengths: {origin}."
+
+
+def reference(trace: Trace, seconds: float | None) -> list[str]:
+    """What pairs take beside their steps: of a whole run so many seconds."""
+    if trace.kind != DPO:
+        return []
+    charged = "; ask with --epochs to have it charged" if seconds is None else f": {duration(seconds)} of the whole run"
+    return [f"Pairs are trained on by DPO, whose reference model passes them all once before the first step{charged}."]
 
 
 def trust(fidelity: str, profile: Profile) -> str:

@@ -59,13 +59,22 @@ def recording(base: type) -> type:
     return type("Recording", (base,), {"training_step": step, "seen": []})
 
 
+@dataclass
+class OfScripts:
+    """What a script of one's own reads beside what transformers does."""
+
+    model_name_or_path: str = ""
+
+
 def parsed(text: str, kinds: tuple[type, ...], folder: Path):
     """Printed settings by the trainer's own parser, on processors, with samples in their order."""
     from transformers import HfArgumentParser
 
+    _, _, text = text.partition("\naccelerate launch ")
+    settings = [line.strip().removesuffix("\\") for line in text.splitlines()[1:]]
     here = f"--bf16 false --use_cpu true --fsdp --fsdp_config '{json.dumps(FSDP)}' --output_dir {folder} "
     quiet = "--report_to none --save_strategy no --disable_tqdm true --train_sampling_strategy sequential"
-    words = [*shlex.split(text, comments=True), *shlex.split(here + quiet)]
+    words = [*shlex.split(" ".join(settings)), *shlex.split(here + quiet)]
     return HfArgumentParser(kinds).parse_args_into_dataclasses(words)[0]
 
 
@@ -73,16 +82,16 @@ def run(rank: int, trainer: str, text: str, lengths: list[int], folder: Path, si
     """An epoch of the trainer, on this rank, with a model of these sizes: steps that it made, and its microbatches."""
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
-    from trl import ModelConfig, SFTConfig, SFTTrainer
+    from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer
 
     started(rank)
     samples, model = numbered(lengths), llama(**{"max_position_embeddings": 1024} | (sizes or {}))
     if trainer == "trl":
-        own = as_gpus(parsed(text, (SFTConfig, ModelConfig), folder))
+        own = as_gpus(parsed(text, (SFTConfig, ModelConfig, ScriptArguments), folder))
         data = Dataset.from_list(samples)
         made = recording(SFTTrainer)(model=model, args=own, train_dataset=data, processing_class=words())
     else:
-        own = as_gpus(parsed(text, (TrainingArguments,), folder))
+        own = as_gpus(parsed(text, (TrainingArguments, OfScripts), folder))
         made = recording(Trainer)(model=model, args=own, train_dataset=samples, data_collator=collate)
     made.train()
     return made.state.global_step, made.seen

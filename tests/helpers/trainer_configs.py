@@ -1,8 +1,9 @@
 """What trainers that others wrote make of a configuration: by their own classes, with their defaults for all else.
 
 Each reader takes texts that `odcsim flags` printed, and gives what each comes to: `rows` of a step on all devices, of
-`each` samples or `tokens`, whether gradients leave with each microbatch, whether logits are in chunks, whether layers run
-again, the rank of adapters. It runs in a process of its own, since these packages change what others find.
+`each` samples or `tokens`, whether gradients leave with each microbatch, whether logits are in chunks, whether layers
+run again, the rank of adapters, the `copies` of a sharded model. It runs in a process of its own, since these packages
+change what others find.
 """
 
 import json
@@ -30,12 +31,14 @@ def read(text):
     module = argv[argv.index("-m") + 1]
     own = argv[argv.index(module) + 1:] + ["--use_cpu", "true", "--output_dir", "nowhere"]
     TrainingArguments.world_size = property(lambda self: devices(argv))
-    script, config, model, *_ = importlib.import_module(module).make_parser().parse_args_and_config(own, fail_with_unknown_args=True)
+    parser = importlib.import_module(module).make_parser()
+    script, config, model, *_ = parser.parse_args_and_config(own, fail_with_unknown_args=True)
     found = {"kind": module.rpartition(".")[2], "data": script.dataset_name, "model": model.model_name_or_path,
              "each": config.per_device_train_batch_size, "attention": model.attn_implementation,
              "rows": devices(argv) * config.per_device_train_batch_size * config.gradient_accumulation_steps,
              "each_batch": each_batch(config), "chunked": True, "again": config.gradient_checkpointing,
-             "rank": model.lora_r if model.use_peft else 0, "epochs": config.num_train_epochs}
+             "rank": model.lora_r if model.use_peft else 0, "four_bits": model.load_in_4bit,
+             "epochs": config.num_train_epochs}
     if found["kind"] == "grpo":
         found |= {"generated": devices(argv) * config.per_device_train_batch_size * config.steps_per_generation,
                   "rollouts": config.num_generations}
@@ -57,8 +60,8 @@ def read(text):
     config, mine = HfArgumentParser((TrainingArguments, Own)).parse_args_into_dataclasses(own)
     return {"kind": "sft", "model": mine.model_name_or_path, "each": config.per_device_train_batch_size,
             "rows": devices(argv) * config.per_device_train_batch_size * config.gradient_accumulation_steps,
-            "each_batch": each_batch(config), "chunked": config.use_liger_kernel, "again": config.gradient_checkpointing,
-            "rank": 0, "epochs": config.num_train_epochs}
+            "each_batch": each_batch(config), "chunked": config.use_liger_kernel,
+            "again": config.gradient_checkpointing, "rank": 0, "epochs": config.num_train_epochs}
 """,
     "llamafactory": SHELL + """
 import yaml
@@ -78,7 +81,8 @@ def read(text):
             "rows": devices(launch.split()) * config.per_device_train_batch_size * config.gradient_accumulation_steps,
             "each_batch": each_batch(config), "chunked": every["enable_liger_kernel"],
             "again": not every["disable_gradient_checkpointing"],
-            "rank": every["lora_rank"] if every["finetuning_type"] == "lora" else 0, "epochs": config.num_train_epochs}
+            "rank": every["lora_rank"] if every["finetuning_type"] == "lora" else 0,
+            "four_bits": every["quantization_bit"] == 4, "epochs": config.num_train_epochs}
 """,
     "axolotl": """
 import yaml
@@ -102,7 +106,8 @@ def read(text):
             "rows": devices * found.micro_batch_size * found.gradient_accumulation_steps,
             "each_batch": bool((kwargs or {}).get("sync_each_batch")) or found.gradient_accumulation_steps == 1,
             "chunked": bool(cut), "again": bool(found.gradient_checkpointing),
-            "rank": found.lora_r if found.adapter else 0, "epochs": found.num_epochs}
+            "rank": found.lora_r if found.adapter else 0, "four_bits": bool(found.load_in_4bit),
+            "epochs": found.num_epochs}
 """,
     "torchtitan": SHELL + """
 from torchtitan.config import ConfigManager
@@ -112,8 +117,10 @@ def read(text):
     found = ConfigManager().parse_args(argv[argv.index("torchtitan.train") + 1:])
     t, p, again = found.training, found.parallelism, found.activation_checkpoint
     assert p.data_parallel_shard_degree * p.data_parallel_replicate_degree * p.context_parallel_degree == devices
-    return {"kind": "sft", "data": found.dataloader.dataset_path, "model": found.hf_assets_path, "each": t.local_batch_size,
-            "tokens": t.seq_len, "packs": True, "rows": t.global_batch_size * t.local_batch_size, "each_batch": True,
+    return {"kind": "sft", "data": found.dataloader.dataset_path, "model": found.hf_assets_path,
+            "each": t.local_batch_size, "tokens": t.seq_len, "packs": True,
+            "rows": t.global_batch_size * t.local_batch_size, "each_batch": True,
+            "copies": p.data_parallel_replicate_degree,
             "chunked": type(found.loss).__qualname__.startswith("Chunked"),
             "again": type(again).__qualname__ == "FullAC.Config", "rank": 0, "steps": t.steps}
 """,
@@ -121,6 +128,8 @@ def read(text):
 import importlib.util, pathlib
 from hydra import compose, initialize_config_dir
 root = pathlib.Path(importlib.util.find_spec("verl").submodule_search_locations[0]) / "trainer/config"
+def copies(size, devices):
+    return devices // size if size > 0 else 1
 def read(text):
     argv = words(text)
     sft = "verl.trainer.sft_trainer" in argv
@@ -129,7 +138,9 @@ def read(text):
         c = compose("sft_trainer_engine" if sft else "ppo_trainer", overrides=argv[argv.index(module) + 1:])
     if sft:
         assert c.data.use_dynamic_bsz and c.engine.strategy == "fsdp2"
-        return {"kind": "sft", "data": c.data.train_files, "model": c.model.path, "tokens": c.data.max_token_len_per_gpu,
+        devices = int(argv[argv.index("--nnodes") + 1]) * int(argv[argv.index("--nproc_per_node") + 1])
+        return {"kind": "sft", "data": c.data.train_files, "model": c.model.path,
+                "tokens": c.data.max_token_len_per_gpu, "copies": copies(c.engine.fsdp_size, devices),
                 "rows": c.data.train_batch_size, "each_batch": not c.engine.use_no_sync_for_gradient_accumulation,
                 "chunked": c.model.use_fused_kernels, "again": c.model.enable_gradient_checkpointing,
                 "rank": c.model.lora_rank, "epochs": c.trainer.total_epochs}
@@ -139,7 +150,8 @@ def read(text):
     return {"kind": "grpo", "data": c.data.train_files, "model": m.path, "tokens": a.ppo_max_token_len_per_gpu,
             "rows": a.ppo_mini_batch_size * n, "generated": c.data.train_batch_size * n, "rollouts": n,
             "each_batch": not a.fsdp_config.use_no_sync_for_gradient_accumulation, "chunked": m.use_fused_kernels,
-            "again": m.enable_gradient_checkpointing, "rank": m.lora_rank}
+            "again": m.enable_gradient_checkpointing, "rank": m.lora_rank,
+            "copies": copies(a.fsdp_config.fsdp_size, c.trainer.nnodes * c.trainer.n_gpus_per_node)}
 """,
 }  # fmt: skip
 MAIN = "\nprint(json.dumps([read(text) for text in json.load(sys.stdin)], default=str))"

@@ -299,7 +299,7 @@ def test_trainers_degrees_multiply_to_the_gpus(sharding):
     assert np.prod([titan[f"--parallelism.{name}_degree"] for name in axes]) == 16
     assert titan["--training.global_batch_size"] % (4 * titan["--training.local_batch_size"]) == 0
     assert titan["--training.seq_len"] == 30_008  # PyTorch's cut needs twice as many parts as GPUs
-    words = TRAINERS["accelerate"].launch(row).split()
+    words = TRAINERS["accelerate"].command(row).split()
     sizes = [int(words[words.index(f"--parallelism_config_{n}_size") + 1]) for n in ("dp_replicate", "dp_shard", "cp")]
     assert np.prod(sizes) == int(words[words.index("--num_processes") + 1]) == 16
 

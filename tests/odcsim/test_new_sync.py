@@ -138,7 +138,7 @@ said(lead=broken, rows=learned.records(), words=" ".join(learned.sentences()))
     met = min(times[name, "collective"] for name in ("sorted-slice", "lb-micro"))
     apart = min(times[name, "on-demand"] for name in ("lb-mini", "lb-robust"))
     assert found["lead"] == pytest.approx(met / apart, rel=1e-12)
-    steps = {(row["dealt"], row["run"]): row["training_seconds"] for row in found["rows"]}
+    steps = {(row["balancer"], row["sync"]): row["training_seconds"] for row in found["rows"]}
     best, rival = fastest(steps, APART), fastest(steps, MEET)
     assert f"{best[1]} + {best[0]} makes the training pass {steps[rival] / steps[best]:.2f} times " in found["words"]
 

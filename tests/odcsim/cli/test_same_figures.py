@@ -251,7 +251,7 @@ def test_a_step_of_rl_has_one_basis(generation, capsys):
     no_ends_alike(text)
     all_dollars(text, [row[name] for row in told["rows"] for name in ("dollars", "dollars_low", "dollars_high")])
     way = re.search(r"^A step takes .* under (\S+) \+ (\S+) \(", text, re.M)
-    row = next(row for row in told["rows"] if (row["run"], row["dealt"]) == way.groups())
+    row = next(row for row in told["rows"] if (row["sync"], row["balancer"]) == way.groups())
     one_interval(text, [row[f"step_seconds_{end}"] / row["step_seconds"] for end in ("low", "high")])
     assert told["basis"] == "one step, on average"
     assert "figures are of one step" in text

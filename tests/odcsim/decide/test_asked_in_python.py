@@ -103,7 +103,7 @@ def test_records_hold_every_figure_of_the_rows(found):
     assert [one["run.dollars"] for one in comparison.records()] == [row["dollars"] for row in told["run"]["rows"]]
     assert found["advise"].records() == [tables.flat(row) for row in found["advise"].as_json()["rows"]]
     rl = found["rl"]
-    assert rl.records() == rl.as_json()["rows"] == [rl.row(r["dealt"], r["run"]).as_json() for r in rl.records()]
+    assert rl.records() == rl.as_json()["rows"] == [rl.row(r["balancer"], r["sync"]).as_json() for r in rl.records()]
     curves = found["break-even"]
     assert len(curves.records()) == sum(len(curve.spots) for curve in curves.curves)
     for one in curves.records():

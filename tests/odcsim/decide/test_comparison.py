@@ -18,6 +18,7 @@ from odcsim.program import SYNCS
 from odcsim.recipe import Recipe
 from odcsim.results import metrics, summary
 from odcsim.results.summary import REFERENCE
+from odcsim.trace import PAIR, Trace
 
 H100 = {"max_tokens": 0, "gpu": "h100", "devices": 8, "minibatch": 4, "minibatches": 3}
 MINI = ("lb-mini", "on-demand")
@@ -185,3 +186,29 @@ def test_measured_seconds_have_none_and_stretched_ones_are_of_compute_alone(sett
     longer = replace(profile, forward=Polynomial(1, 2, 3, 4, 5), optimizer=7.0).stretched(2.0)
     assert longer.forward == Polynomial(2, 4, 6, 8, 10)
     assert (longer.optimizer, longer.timings, longer.overhead) == (7.0, profile.timings, 2 * profile.overhead)
+
+
+# Pairs.
+
+
+@pytest.mark.parametrize("trainer", [None, "trl"])
+@pytest.mark.parametrize("recompute", ["full", "none"])
+def test_a_run_of_pairs_is_its_steps_and_one_pass_of_the_reference_model(trainer, recompute):
+    """However many epochs. A pass is about a quarter of a step's seconds, as a forward is of its FLOPs."""
+    lengths = np.array([[300 + 61 * i % 900, 200 + 97 * i % 1100] for i in range(320)]).ravel()
+    trace = Trace("pairs", lengths, bundle=np.arange(640) // 2, unit=PAIR)
+    asked = {"gpu": "h100", "devices": 4, "global_batch": 16, "in_order": True, "recompute": recompute}
+    runs = [
+        compare(ask(trace, "qwen2.5-7b", epochs=count, trainer=trainer, **asked)).as_json()["run"]["rows"]
+        for count in (1.0, 2.0, 3.0)
+    ]
+    for one, two, three in zip(*runs, strict=True):
+        epoch = two["seconds"] - one["seconds"]
+        assert three["seconds"] - two["seconds"] == pytest.approx(epoch)
+        assert one["seconds"] - epoch == pytest.approx(one["reference_seconds"]) == three["reference_seconds"]
+        assert 0.1 < one["reference_seconds"] / epoch < 0.35
+
+
+def test_nothing_but_pairs_has_a_reference_model():
+    found = compare(ask([300, 500] * 40, "qwen2.5-7b", gpu="h100", devices=4, global_batch=16, epochs=1.0))
+    assert {row["reference_seconds"] for row in found.as_json()["run"]["rows"]} == {0.0}

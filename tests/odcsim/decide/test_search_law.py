@@ -256,7 +256,7 @@ def test_of_each_rule_of_a_trainer_the_fastest_that_fits_is_its_row(seed, traine
         samples = one.setting.minibatch * (len(rows.lengths) / rows.bundles.size if one.rule.rows else 1)
         assert abs(2 * samples / batch - 1) <= 0.1
     best = {}
-    for sync, rule in product(known.syncs, known.own):
+    for sync, rule in product(known.syncs, known.own(setting.trace)):
         if some := [pace_by_hand(one) for one in every[sync] if one.rule == rule]:
             best[rule.balancer, sync] = min(some)
     if not best:

@@ -72,8 +72,8 @@ def test_pairs_are_not_packed_and_rows_that_are_another_batch_left_out():
 
 
 def test_where_nothing_of_the_trainers_fits_no_row_of_it_is_called_fitting():
-    words = {"gpu": "h100", "devices": 8, "minibatch": 44, "minibatches": 2, "max_tokens": 26_624}
-    found = compare(ask("sharegpt", "qwen3-8b", truncate=8000, trainer="torchtitan", **words))
+    words = {"gpu": "h100", "devices": 8, "minibatch": 44, "minibatches": 2, "max_tokens": 40_000}
+    found = compare(ask("sharegpt", "qwen3-8b", truncate=8000, trainer="slime", **words))
     assert not any(row.memory_fits for row in found.rows if row.made)
     assert any(row.memory_fits for row in found.rows if not row.made)
     assert decide(found).nothing_fits

@@ -127,7 +127,7 @@ def of_break_even(found: Figures) -> Iterator[tuple[str, Figures]]:
 
 def of_rl(found: Figures) -> Iterator[tuple[str, Figures]]:
     for row in found["rows"]:
-        yield f"step {row['dealt']} under {row['run']}", figures(STEP, row)
+        yield f"step {row['balancer']} under {row['sync']}", figures(STEP, row)
 
 
 def of_simulate(found: Figures) -> Iterator[tuple[str, Figures]]:

@@ -361,7 +361,7 @@ def trains_as_compared(question: Question) -> Iterator[str]:
     if not (told := answered("rl", single)):
         return
     rows = by_pair(piloted(single))
-    dealt = {(row["dealt"], row["run"]): row for row in told["rows"]}
+    dealt = {(row["balancer"], row["sync"]): row for row in told["rows"]}
     for pair in DEALT:
         theirs = rows[pair] | {"training_seconds": rows[pair]["makespan_seconds"] / ways_in.STEPS}
         for name in ("training_seconds", "memory_bytes", "memory_fits"):

@@ -102,7 +102,7 @@ def rows_chosen(door: str, words: Sequence[str]) -> tuple[str, dict[str, Any] | 
         return text, None, rows
     if door == "rl":  # a sentence names the fastest first
         told = next(line for line in text.splitlines() if re.search(r"pass \d|does not pay|is the fastest", line))
-        named = [row for row in rows if f"{row['run']} + {row['dealt']}" in told]
+        named = [row for row in rows if f"{row['sync']} + {row['balancer']}" in told]
         return text, min(named, key=lambda row: row["step_seconds"]), rows
     names = re.search(r"Under (\S+) \+ (\S+) all minibatches take", text)
     return text, next(row for row in rows if [row["sync"], row["balancer"]] == [names[1], names[2]]), rows

@@ -38,7 +38,7 @@ LINKS = {
 }
 FULL = ("--sharding", "full")  # what was the default between nodes then
 # Rows by what they are of, so that another order or one row more is not a difference of all.
-OF = [("balancer", "sync"), ("dealt", "run"), ("sync + balancer",), ("row",), ("gpu", "devices"), ("label",), ("name",)]
+OF = [("balancer", "sync"), ("sync + balancer",), ("row",), ("gpu", "devices"), ("label",), ("name",)]
 KEPT = ("makespan_seconds", "idle", "speedup_low", "gpu_hours_high", "dollars", "memory_bytes")
 TABLE = (
     "balancer", "sync", "devices", "minibatch", "global_batch", "max_tokens", "recompute", "selective", "seed",

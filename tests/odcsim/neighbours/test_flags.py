@@ -10,11 +10,12 @@ import pytest
 
 import odcsim
 from odcsim.cli import main
+from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS
 from odcsim.neighbours.neighbour import ChosenRow
 from odcsim.neighbours.settings import TrainerFlags
 from odcsim.recipe import USUAL
-from odcsim.trace import GRPO, SFT
+from odcsim.trace import DPO, GRPO, PAIR, SFT, Trace
 
 ROW = ChosenRow(USUAL.by(sync="collective"), "lb-micro", 16, 8, 4, 32768, 2.6)
 MADE = {"max_tokens": 32768, "minibatch": 4, "each": 0, "samples": 64.0, "tokens": 9e4}
@@ -200,3 +201,17 @@ def test_what_is_no_name_of_a_trainer_is_refused_whatever_it_is(trainer):
     """A result in the trainer's place, say, most of which have no hash."""
     with pytest.raises(odcsim.InputError, match="unknown trainer"):
         odcsim.flags(trainer, advice("trl"))
+
+
+def test_pairs_are_no_samples_of_who_starts_no_dpo():
+    """A script of supervised training would train on them without a word."""
+    trace = Trace("pairs", np.arange(640) % 400 + 50, bundle=np.arange(640) // 2, unit=PAIR)
+    asked, refused = {"gpu": "h100", "devices": 2, "minibatch": 4}, {}
+    for name in TRAINERS:
+        try:
+            found = odcsim.compare(odcsim.ask(trace, "qwen2.5-0.5b", trainer=name, **asked))
+            assert odcsim.flags(name, found).row.kind == DPO
+        except InputError as error:
+            refused[name] = error.fix
+    assert set(refused) == {name for name, trainer in TRAINERS.items() if DPO not in trainer.entries}
+    assert all("trl" in fix for fix in refused.values())
