@@ -9,7 +9,8 @@ from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
 from odcsim.decide import room
 from odcsim.decide.setting import Setting
-from odcsim.decide.stock import given_limit, groups
+from odcsim.decide.stock import find, given_limit, groups
+from odcsim.neighbours.neighbour import lacking
 from odcsim.program import MEETING
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
@@ -53,8 +54,12 @@ def remedies(setting: Setting) -> list[str]:
     if setting.trace.fullest <= most < tokens:  # the limit that was asked for is what does not fit
         ways.append(f"--max-tokens {most}")
 
+    trainer = find(setting.trainer)
+    lacks = set(lacking(trainer, cost.recipe)) if trainer else set()
+
     def choose(words: str, choices: Mapping[str, Any]) -> None:
-        if (other := cost.recipe.by(**choices)) != cost.recipe:  # whose seconds nobody needs
+        other = cost.recipe.by(**choices)  # whose seconds nobody needs
+        if other != cost.recipe and not (trainer and set(lacking(trainer, other)) - lacks):
             say(words, memory.estimate(cost.model, cost.cluster.gpus, tokens, other, cost.holders, longest).total)
 
     for words, choices in CHOICES.items():

@@ -37,6 +37,7 @@ from odcsim.trace import DPO, GRPO, SFT
 
 GIVEN = "give what odcsim.compare or odcsim.advise gives, or a file of its JSON"
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
+ROW = "choose one with --row"
 Pair = tuple[str, str]  # (balancer, sync)
 
 
@@ -148,7 +149,8 @@ def _pick(given: Given, trainer: Neighbour, row: int | Pair | None) -> Given:
         able = [one for one in rows if _runs(one, trainer, for_whom)]
         if not able:
             raise InputError(f"has no row of what {trainer.name} runs", where=where, fix=again)
-        pick = _best(able, trainer)
+        fused = "chunked" in trainer.knows and given.key("inputs").key("loss").value == "whole"
+        pick = _best(able, trainer, "ask again with --loss chunked, for which it has kernels" if fused else ROW)
     elif isinstance(row, tuple):
         pairs = [(one.key("balancer").value, one.key("sync").value) for one in rows]
         if row not in pairs:
@@ -178,7 +180,7 @@ def _runs(row: Given, trainer: Neighbour, for_whom: Any) -> bool:
     return bool(for_whom == trainer.name and way)
 
 
-def _best(able: list[Given], trainer: Neighbour) -> Given:
+def _best(able: list[Given], trainer: Neighbour, fix: str) -> Given:
     """A way of its own before the engine's. An advice has its cheapest first; of a comparison the fastest that fits, or
     of what is tight where none does."""
     own = [one for one in able if one.key("made").value is not None] or able
@@ -187,7 +189,7 @@ def _best(able: list[Given], trainer: Neighbour) -> Given:
     fitting = [one for one in own if one.key("memory_fits").value is not False]
     if not fitting:
         problem = f"has no row that fits and that {trainer.name} runs"
-        raise InputError(problem, where=able[0].where, fix="choose one with --row")
+        raise InputError(problem, where=able[0].where, fix=fix)
 
     def lateness(one: Given) -> tuple[bool, float]:
         used, limit = one.key("memory_bytes"), one.key("memory_limit")
