@@ -153,6 +153,62 @@ def read(text):
             "again": m.enable_gradient_checkpointing, "rank": m.lora_rank,
             "copies": copies(a.fsdp_config.fsdp_size, c.trainer.nnodes * c.trainer.n_gpus_per_node)}
 """,
+    "slime": SHELL + """
+# 624b824, slime/utils/arguments.py and Megatron's: whether each takes a value.
+KNOWN = dict.fromkeys("advantage-estimator custom-rm-path rollout-batch-size n-samples-per-prompt loss-type num-epoch "
+                      "rollout-max-response-len global-batch-size rollout-function-path hf-checkpoint load prompt-data "
+                      "input-key actor-num-nodes actor-num-gpus-per-node max-tokens-per-gpu attention-backend "
+                      "recompute-granularity recompute-method recompute-num-layers".split(), True)
+KNOWN |= dict.fromkeys("colocate calculate-per-token-loss disable-compute-advantages-and-returns debug-train-only "
+                       "use-dynamic-batch-size balance-data".split(), False)
+def read(text):
+    argv = words(text)
+    own, found = argv[argv.index("${MODEL_ARGS[@]}") + 1:], {"n-samples-per-prompt": 1}
+    while own:
+        name = own.pop(0).removeprefix("--")
+        found[name] = own.pop(0) if KNOWN[name] else True
+    sft = found.get("loss-type") == "sft_loss"
+    assert found["use-dynamic-batch-size"] and found["balance-data"]
+    told = {"kind": "sft" if sft else "grpo", "data": found["prompt-data"], "model": found["hf-checkpoint"],
+            "tokens": int(found["max-tokens-per-gpu"]), "rows": int(found["global-batch-size"]), "each_batch": True,
+            "chunked": False, "again": found.get("recompute-granularity") == "full"}
+    assert (argv[argv.index("python3") + 1] == "train_async.py") == sft == ("colocate" not in found)
+    if sft:
+        return told | {"epochs": int(found["num-epoch"])}
+    each = int(found["n-samples-per-prompt"])
+    return told | {"rollouts": each, "generated": int(found["rollout-batch-size"]) * each}
+""",
+    "nemo-rl": SHELL + """
+# 7ea279a, examples/configs/sft.yaml and grpo_math_1B.yaml, whose defaults these are.
+KNOWN = {"policy.model_name": "", "cluster.num_nodes": 1, "cluster.gpus_per_node": 1, "data.validation": {},
+         "data.train.dataset_name": "squad", "logger.wandb_enabled": True, "policy.max_total_sequence_length": 1024,
+         "policy.train_global_batch_size": 32, "policy.dynamic_batching.enabled": False,
+         "policy.sequence_packing.enabled": False, "policy.sequence_packing.train_mb_tokens": 1024,
+         "policy.dtensor_cfg.enabled": True, "policy.dtensor_cfg.activation_checkpointing": False,
+         "policy.dtensor_cfg.cpu_offload": False}
+SFT = {"sft.max_num_epochs": 1, "sft.max_num_steps": 60, "sft.val_period": 10, "sft.val_at_start": True}
+GRPO = {"grpo.max_num_epochs": 1, "grpo.val_period": 10, "grpo.num_prompts_per_step": 32,
+        "grpo.num_generations_per_prompt": 16}
+def read(text):
+    argv = words(text)
+    kind = "sft" if "examples/run_sft.py" in argv else "grpo"
+    assert argv[argv.index("--config") + 1].endswith("sft.yaml" if kind == "sft" else "grpo_math_1B.yaml")
+    found = KNOWN | (SFT if kind == "sft" else GRPO)
+    for word in argv[argv.index("--config") + 2:]:
+        name, _, value = word.partition("=")
+        assert name.startswith("++") or name in found, name
+        plain = value[:1].isdigit() or value in ("true", "false")
+        found[name.removeprefix("++")] = json.loads(value) if plain else value
+    assert found["policy.sequence_packing.enabled"] and not found["policy.dynamic_batching.enabled"]
+    assert found["policy.dtensor_cfg.enabled"] and found["data.validation"] == "null"
+    told = {"kind": kind, "data": found["data.train.data_path"], "model": found["policy.model_name"],
+            "tokens": found["policy.sequence_packing.train_mb_tokens"], "rows": found["policy.train_global_batch_size"],
+            "each_batch": True, "chunked": False, "again": found["policy.dtensor_cfg.activation_checkpointing"]}
+    if kind == "sft":
+        return told | {"epochs": found["sft.max_num_epochs"], "steps": found["sft.max_num_steps"]}
+    each = found["grpo.num_generations_per_prompt"]
+    return told | {"rollouts": each, "generated": found["grpo.num_prompts_per_step"] * each}
+""",
 }  # fmt: skip
 MAIN = "\nprint(json.dumps([read(text) for text in json.load(sys.stdin)], default=str))"
 QUIET = {"DISABLE_VERSION_CHECK": "1", "PYTHONWARNINGS": "ignore", "TRANSFORMERS_VERBOSITY": "error"}
