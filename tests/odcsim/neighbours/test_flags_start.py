@@ -4,6 +4,7 @@ comes back to the batch, the tokens, the sync, the loss and the layers that run 
 Of 20 answers drawn for each trainer and kind of training 18 are printed, and the others refused with a reason.
 """
 
+from importlib.util import find_spec
 from random import Random
 
 import numpy as np
@@ -18,6 +19,7 @@ from odcsim.trace import DPO, GRPO, SFT
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 COUNT, LEAST = 20, 18
+PACKAGES = {name: name for name in trainer_configs.READERS} | {"accelerate": "transformers", "slime": "", "nemo-rl": ""}
 DOORS = [(name, kind) for name in trainer_configs.READERS for kind in TRAINERS[name].entries]
 LENGTHS = np.minimum(np.random.default_rng(3).lognormal(6.3, 1.0, 3000), 7000).astype(int) + 20
 PAIRS = [{"chosen": int(a), "rejected": int(b)} for a, b in zip(LENGTHS[::2], LENGTHS[1::2], strict=True)]
@@ -107,6 +109,8 @@ def start(trainer, answer):
 
 @pytest.mark.parametrize(("trainer", "kind"), DOORS, ids=["-".join(door) for door in DOORS])
 def test_what_is_printed_comes_back_to_what_was_priced(files, trainer, kind):
+    if PACKAGES[trainer] and find_spec(PACKAGES[trainer]) is None:
+        pytest.skip(f"{PACKAGES[trainer]} is not installed")
     texts, meant = [], []
     for answer in answers(trainer, kind, files[kind]):
         flags = start(trainer, answer)
