@@ -94,20 +94,17 @@ def flags(
     one = _pick(given, neighbour, row)
     inputs = given.key("inputs")
     if rollouts > 1 and inputs.key("kind", SFT).value != GRPO:
-        fix = "leave it out; of lengths that say which are of one prompt it is asked for"
-        raise InputError(f"--rollouts {rollouts} of samples that are none", where=given.where, fix=fix)
+        fix = "leave it out, or ask 'odcsim rl' for steps of so many prompts and rollouts"
+        problem = f"--rollouts {rollouts}, and these lengths do not say which are answers to one prompt"
+        raise InputError(problem, where=given.where, fix=fix)
     chosen = replace(_row_of(inputs, one, neighbour, rollouts), steps=_steps(given, one))
-    if lacks := _lacking(neighbour, chosen):
+    lacks = [flag for flag in lacking(neighbour, chosen.recipe.on(chosen.nodes)) if flag.startswith("--loss")]
+    if chosen.group_by_length and "by_length" not in neighbour.knows:
+        lacks.append("--group-by-length")
+    if lacks:  # what decides batch, memory or seconds
         fix = "its settings do not say it: ask again without"
-        raise InputError(f"{lacks} and {trainer} has none", where=given.where, fix=fix)
+        raise InputError(f"{lacks[0]}, and {trainer} has none", where=given.where, fix=fix)
     return TrainerFlags(neighbour, chosen)
-
-
-def _lacking(trainer: Neighbour, row: ChosenRow) -> str:
-    """What decides batch, memory or seconds, and the trainer's settings do not say."""
-    if row.group_by_length and "by_length" not in trainer.knows:
-        return "--group-by-length,"
-    return next((f"{flag}," for flag in lacking(trainer, row.recipe.on(row.nodes)) if flag.startswith("--loss")), "")
 
 
 def _steps(given: Given, row: Given) -> int:

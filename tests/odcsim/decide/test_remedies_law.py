@@ -19,6 +19,7 @@ CHOICES = {
     "--lora 16": {"lora": 16},
     "--recompute full": {"recompute": "full"},
 }
+LOSSES = {"slime": "whole", "axolotl": "whole", "verl": "whole", "accelerate": "whole", "torchtitan": "chunked"}
 MODELS = ("qwen2.5-1.5b", "qwen2.5-7b", "qwen3-0.6b")
 USUAL = {"gpu": "h100", "devices": 4, "devices_per_node": 4, "max_tokens": 0, "minibatches": 1, "sharding": "full"}
 
@@ -162,3 +163,16 @@ def test_outliers_are_the_few_beyond_what_fits(seed):
     assert bool(said) == ((trace.lengths > cutoff).mean() <= 0.001)
     assert not said or said.startswith(f"--truncate {cutoff} ")
     assert not outliers(cost, trace, room.needed(cost, trace.longest, trace.longest).total / 0.919)
+
+
+@pytest.mark.parametrize("trainer", ["slime", "axolotl", "verl", "accelerate", "torchtitan"])
+def test_no_way_out_is_named_that_the_trainer_does_not_say(trainer):
+    """Of whole logits that fit nowhere: what is named is asked for again, and is not refused."""
+    lengths = [60_000, *[900] * 63]
+    given = USUAL | {"model": "qwen2.5-7b", "minibatch": 16}
+    memory = 1.2 * needed(ask(lengths, loss="chunked", stack="plain", **given))
+    setting = on(ask(lengths, trainer=trainer, loss=LOSSES[trainer], **given), memory)
+    named = {words for way in remedies(setting) for words in CHOICES if way.startswith(words)}
+    for words in named:
+        ask(lengths, trainer=trainer, **{"loss": LOSSES[trainer]} | given | CHOICES[words])
+    assert ("--loss chunked" in named) == (trainer in ("axolotl", "verl", "accelerate"))

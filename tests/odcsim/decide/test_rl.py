@@ -85,7 +85,10 @@ def test_every_deal_is_complete(setting, dealer):
         update = lengths[number // UPDATES].reshape(UPDATES, -1)[number % UPDATES]
         if dealer.name == "padded":
             assert sum(schedule.lengths) >= update.sum()
-            assert all(len({schedule.lengths[i] for i in mb}) <= 1 for device in schedule.devices for mb in device)
+            step = lengths[number // UPDATES].reshape(UPDATES, DEVICES, -1)
+            for rank, device in enumerate(schedule.devices):  # of all that it generated, whichever update
+                assert {schedule.lengths[i] for mb in device for i in mb} == {step[:, rank].max()}
+                assert len({len(mb) for mb in device}) == 1
         elif dealer.name != "rollout":
             assert sorted(schedule.lengths) == sorted(update.tolist())
     if dealer.name == "rollout":

@@ -215,3 +215,15 @@ def test_pairs_are_no_samples_of_who_starts_no_dpo():
             refused[name] = error.fix
     assert set(refused) == {name for name, trainer in TRAINERS.items() if DPO not in trainer.entries}
     assert all("trl" in fix for fix in refused.values())
+
+
+def test_where_whole_logits_do_not_fit_a_loss_in_chunks_is_named_by_who_has_one():
+    """And asked for again, it is printed."""
+    asked = {"gpu": "h100", "devices": 8, "minibatch": 2, "minibatches": 2}
+    lengths = [60_000, *[900] * 200]
+    for name in ("axolotl", "verl", "accelerate", "llamafactory"):
+        with pytest.raises(InputError) as refused:
+            odcsim.flags(name, odcsim.compare(odcsim.ask(lengths, "qwen2.5-7b", trainer=name, **asked)))
+        assert "loss chunked" in refused.value.fix
+        again = odcsim.compare(odcsim.ask(lengths, "qwen2.5-7b", trainer=name, loss="chunked", **asked))
+        assert odcsim.flags(name, again).row.chunked
