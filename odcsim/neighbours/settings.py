@@ -33,7 +33,7 @@ from odcsim.results.capacity import Need
 from odcsim.support.inputs import read_stdin, read_text, reading
 from odcsim.support.numbers import counted
 from odcsim.support.values import Given
-from odcsim.trace import DPO, GRPO, SFT
+from odcsim.trace import GRPO, SFT
 
 GIVEN = "give what odcsim.compare or odcsim.advise gives, or a file of its JSON"
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
@@ -222,10 +222,6 @@ def _row_of(inputs: Given, row: Given, trainer: Neighbour, rollouts: int) -> Cho
     if attention == "usual":
         attention = rates(family_of(str(both.key("gpu").value))).usual
     epochs, kind = both.key("epochs").value, both.key("kind", SFT).value
-    if kind == DPO and kind not in trainer.entries:
-        able = [name for name, one in TRAINERS.items() if kind in one.entries]
-        problem, fix = f"pairs, and how {trainer.name} starts DPO is not known here", f"ask for {' or '.join(able)}"
-        raise InputError(problem, where=row.where, fix=fix)
     updates = both.key("updates", 1).whole()
     return ChosenRow(
         recipe,
