@@ -259,7 +259,7 @@ def _notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
     if row.data:
         yield f"lengths were those of {row.data}: train on that dataset, in place of {DATA}"
     if row.weights.startswith(ELSEWHERE):
-        yield f"the model is {row.model}, by the catalogue's name: name its weights in place of {row.weights}"
+        yield f"the model is {row.model}: name its weights in place of {row.weights}"
     if row.sync.meets:
         own = [rule for rule in trainer.rules if not rule.kinds or row.kind in rule.kinds]
         rule = next((rule for rule in own if rule.balancer == row.balancer), own[-1])

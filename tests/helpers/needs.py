@@ -36,6 +36,7 @@ NEEDS = {
         "odc_engine/trainers/test_watched_trainers.py",
         "odcsim/checking/test_check_trl.py",
         "odcsim/neighbours/test_as_priced.py",
+        "odcsim/neighbours/test_flags_run.py",
     ],
     "verl": [
         "odc_engine/across/test_verl_across.py",
