@@ -1,5 +1,5 @@
-"""From a file of one's own to a run: lengths, price and start by commands, and what is printed run but for its paths, on
-processors. Steps are those that were priced."""
+"""From a file of one's own to a run: lengths, price and start by commands. What is printed runs on processors, changed
+in its paths alone, and makes as many steps as were priced."""
 
 import json
 import os
