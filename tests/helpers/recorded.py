@@ -72,7 +72,8 @@ def parsed(text: str, kinds: tuple[type, ...], folder: Path):
 
     _, _, text = text.partition("\naccelerate launch ")
     settings = [line.strip().removesuffix("\\") for line in text.splitlines()[1:]]
-    here = f"--bf16 false --use_cpu true --fsdp --fsdp_config '{json.dumps(FSDP)}' --output_dir {folder} "
+    processors = "--bf16 false --use_cpu true --use_liger_kernel false"
+    here = f"{processors} --fsdp --fsdp_config '{json.dumps(FSDP)}' --output_dir {folder} "
     quiet = "--report_to none --save_strategy no --disable_tqdm true --train_sampling_strategy sequential"
     words = [*shlex.split(" ".join(settings)), *shlex.split(here + quiet)]
     return HfArgumentParser(kinds).parse_args_into_dataclasses(words)[0]
