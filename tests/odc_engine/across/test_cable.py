@@ -49,6 +49,7 @@ def away(cut):
         time.sleep(0.02)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("mesh", PLACES)
 def test_an_outage_shorter_than_the_timeout_changes_nothing(machines, tmp_path, mesh):
     pool = machines(2, 2)

@@ -9,7 +9,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from users import Habit, User, found, local
 
-MANY = 1000 if "THOROUGH" in os.environ else 300
+MANY = 1000 if "THOROUGH" in os.environ else 100
 COUNTS = [(2, 1), (1, 2), (0, 1), (1, 0), (0, 0)]
 
 

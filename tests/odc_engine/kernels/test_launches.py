@@ -68,6 +68,7 @@ def test_whatever_a_kernel_computes_fits_its_type(gpu):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(0)
 def test_whatever_a_kernel_computes_fits_its_type_for_every_model_of_the_catalogue(gpu):
     models = {name: catalog.model(name) for name in catalog.model_names()}
     unlike = {(model.root_parameters, model.layer_parameters): name for name, model in models.items()}

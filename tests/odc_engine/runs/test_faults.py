@@ -163,7 +163,7 @@ def test_who_cannot_say_why_it_leaves_is_still_told_of_in_a_line(tmp_path):
 def test_many_runs_leave_nothing(tmp_path):
     files = Path("/proc/self/fd")
     open_before = len(list(files.iterdir()))
-    for number in range(50 if "THOROUGH" in os.environ else 20):
+    for number in range(50 if "THOROUGH" in os.environ else 10):
         where, fault = ANYWHERE[number % len(ANYWHERE)], STOP if number % 5 == 4 else KILL
         found = struck(tmp_path / str(number), where, fault, TIMEOUT, SOON)
         if LEFT not in str(found.survivors):
