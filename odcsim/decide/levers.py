@@ -6,6 +6,7 @@ where it needs no more of a GPU's memory than estimates can be trusted for.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from odcsim.answer import Result
@@ -17,6 +18,7 @@ from odcsim.decide.comparison import Comparison
 from odcsim.decide.decision import NOTABLE, decide
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import WHOLE, lost
+from odcsim.decide.rl import RolloutBatch, RolloutSteps, one_row
 from odcsim.decide.setting import Setting
 from odcsim.decide.way import Way
 from odcsim.decide.whole_run import WholeRun
@@ -32,6 +34,7 @@ from odcsim.support.values import expect
 
 BY_LENGTH, BATCH, GPUS, SHARED, CUT = "by length", "batch", "GPUs", "shared", "cut"
 LIMIT, SHARDING, AGAIN = "limit", "sharding", "recompute"  # an advice has searched these
+PROMPTS, UPDATES = "prompts", "updates"  # of a step of rollouts
 TIMES = (2, 4)  # as large a batch, and as few GPUs
 SHORT = 0.99  # of samples are no longer than a cutoff that is tried
 
@@ -44,6 +47,7 @@ class Variant:
     flags: str  # as a command line has it
     question: Question
     lost: str = ""  # what a cutoff costs in samples and tokens
+    batch: RolloutBatch | None = None  # of steps of rollouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,11 @@ class Levers(Result):
     tried: tuple[Variant, ...] = ()
 
 
-def levers(result: Comparison | Advice) -> Levers:
-    """Of what a comparison comes to, or of what an advice says to rent."""
-    expect(result, (Comparison, Advice), "result", "odcsim.compare or odcsim.advise")
+def levers(result: Comparison | Advice | RolloutSteps) -> Levers:
+    """Of what a comparison or steps of rollouts come to, or of what an advice says to rent."""
+    expect(result, (Comparison, Advice, RolloutSteps), "result", "odcsim.compare, odcsim.advise or odcsim.rl")
+    if isinstance(result, RolloutSteps):
+        return _of_rollouts(result)
     return _of_comparison(result) if isinstance(result, Comparison) else _of_advice(result)
 
 
@@ -125,6 +131,42 @@ def _of_comparison(comparison: Comparison) -> Levers:
     return _try(found, changes(question, kinds), changed)
 
 
+def _of_rollouts(steps: RolloutSteps) -> Levers:
+    """Idle time is of training; what is saved, of whole steps with as many rollouts."""
+    best, batch, question, workers = steps.best, steps.batch, steps.question, steps.setting.cost.workers
+    total = steps.total_steps
+    basis = f"as many rollouts as {f'{total:,} steps have' if total else 'a step has'} (idle time: of training)"
+    cause = None if best.row.memory_fits is False else cause_of(best.row, workers)
+    found = Levers(steps.whole(best.row), workers, basis, cause)
+    if best.row.memory_fits is False:
+        return found
+
+    def changed(change: Variant) -> Row | None:
+        other = change.batch or batch
+        row = one_row(change.question, other, steps.around, best.row.pair).row
+        low, high = row.model_low / row.makespan_seconds, row.model_high / row.makespan_seconds
+        return steps.whole(scaled(row, batch.samples / other.samples, (low, high)))
+
+    kinds = (SHARED, LIMIT, CUT, AGAIN, *((SHARDING,) if steps.setting.cost.cluster.nodes > 1 else ()))
+    given = bool(steps.around.generation)  # which holds for these prompts on these GPUs alone
+    every = (one for one in _of_steps(question, batch) if one.kind == UPDATES or not given)
+    return _try(found, chain(every, changes(question, kinds) if cause and not given else ()), changed)
+
+
+def _of_steps(question: Question, batch: RolloutBatch) -> Iterator[Variant]:
+    """Fewer GPUs, more prompts in a step, fewer updates on them."""
+    for times in TIMES:
+        if question.devices % times == 0:
+            fewer = question.devices // times
+            yield Variant(GPUS, f"--devices {fewer}", replace(question, devices=fewer))
+    for times in TIMES:
+        prompts = times * batch.prompts
+        yield Variant(PROMPTS, f"--prompts {prompts}", question, batch=replace(batch, prompts=prompts))
+    for updates in dict.fromkeys((batch.updates // 2, 1)):
+        if 0 < updates < batch.updates and batch.updates % updates == 0:
+            yield Variant(UPDATES, f"--updates {updates}", question, batch=replace(batch, updates=updates))
+
+
 def _samples(row: Row) -> float:
     """That its minibatches hold."""
     return row.samples_per_second_per_device * row.gpu_hours * 3600
@@ -149,7 +191,7 @@ def _try(found: Levers, every: Iterator[Variant], changed: Callable[[Variant], R
             good.append(Lever(change, row))
     good.sort(key=lambda lever: lever.row.gpu_hours)
     first = {lever.change.kind: lever for lever in reversed(good)}
-    kept = [lever for lever in good if lever.change.kind in (BATCH, GPUS) or first[lever.change.kind] is lever]
+    kept = [lever for lever in good if lever.change.kind in (BATCH, PROMPTS, GPUS) or first[lever.change.kind] is lever]
     return replace(found, found=tuple(kept), tried=tuple(rest))
 
 

@@ -1,22 +1,26 @@
 """A step of reinforcement learning: groups of rollouts, dealt by the rules of trainers or by balancers of ours, trained
-on in updates; beside that passes without backward, and generation, which balance does not touch."""
+on in updates; beside that passes without backward, and generation, on the same GPUs or on some of their own."""
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from odcsim import catalog
 from odcsim.answer import Result
+from odcsim.cluster import GPU
 from odcsim.decide import stock
 from odcsim.decide.asking import question_by, read, setting_of
 from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.evaluate import costed, forward, in_file, least_trusted
+from odcsim.decide.generation import ALONE, SHARED, Generation, engine_of, generate
 from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatches
 from odcsim.decide.way import Way
+from odcsim.decide.whole_run import SPENT
 from odcsim.decide.words import RL
 from odcsim.errors import InputError, misspelled
 from odcsim.executors import simulation
@@ -26,7 +30,7 @@ from odcsim.program import MEETING, ONE_SIDED, SIDES
 from odcsim.question import Question
 from odcsim.results import capacity
 from odcsim.results.intervals import Draws, draws, of_run
-from odcsim.results.summary import Made, Row, scaled
+from odcsim.results.summary import Made, Row, priced, scaled
 from odcsim.schedule import Schedule, flattened
 from odcsim.support.numbers import SIZES
 from odcsim.support.numbers import seconds as read_seconds
@@ -35,6 +39,7 @@ from odcsim.trace import GRPO, Trace, check_drawn
 
 PASSES = Option(int, "a whole number from 0 to 3", 0, 3, SIZES)
 TIME = "give seconds, or a time such as 3min"
+SHARES = (0.125, 0.25, 0.5, 0.75)  # of GPUs that may generate alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,8 @@ class Around:
 
     passes: int = 2  # without backward: log-probabilities of the old policy and of the reference
     critic: bool = False
-    generation: float = 0.0  # seconds, with all else that does not depend on who trains on what
+    generation: float | None = None  # seconds, with all else that nobody shares; None: estimated
+    tensor_parallel: int | None = None  # GPUs of an inference engine; None: the fewest that hold it
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,12 @@ class RolloutStep:
     training: float  # seconds of the actor's and the critic's passes
     forward: float  # of passes without backward
     generation: float
+    between: tuple[float, float] = (1.0, 1.0)  # the ends of the interval of what follows generation, as factors
+
+    @property
+    def trained(self) -> float:
+        """Seconds of all that follows generation."""
+        return self.training + self.forward
 
     def as_json(self) -> dict[str, Any]:
         row = self.row
@@ -93,6 +105,28 @@ class RolloutStep:
         } | ({"made": asdict(row.made)} if row.made else {})  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """GPUs that generate alone, beside those that train. What a step takes where the answers of the next one are
+    written meanwhile, by weights of one step before; by the newest weights both follow each other."""
+
+    generators: int
+    step: RolloutStep  # on the other GPUs; its row is of all of them, one step off
+
+    @property
+    def in_turn(self) -> float:
+        """Seconds of a step by the newest weights."""
+        return self.step.trained + self.step.generation
+
+    def as_json(self) -> dict[str, Any]:
+        step, row = self.step, self.step.row
+        return {
+            "generators": self.generators, "generation_seconds": step.generation, "trained_seconds": step.trained,
+            "in_turn_seconds": self.in_turn, "step_seconds": row.makespan_seconds, "dollars": row.dollars,
+            "memory_bytes": row.memory_bytes, "memory_fits": row.memory_fits,
+        }  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class RolloutSteps(Result):
     """Step seconds under every batching rule and each sync that is run with it."""
@@ -100,8 +134,12 @@ class RolloutSteps(Result):
     setting: Setting  # of the updates, one behind the other
     batch: RolloutBatch
     around: Around
+    generation: Generation
     rows: tuple[RolloutStep, ...]
+    splits: tuple[Split, ...]  # of the best row
     grouped: bool  # whether the lengths say which rollouts are of one prompt
+    question: Question = field(repr=False)
+    total_steps: int | None = None  # of the whole run
 
     def row(self, balancer: str, sync: str) -> RolloutStep:
         known = [step.row.pair for step in self.rows]
@@ -119,23 +157,44 @@ class RolloutSteps(Result):
         return next((step for step in self.rows if step.row.made), None)
 
     @property
+    def best(self) -> RolloutStep:
+        """The trainer's own, where one was asked for; else the fastest of those that fit, or of those that are tight
+        where none does."""
+        return self.own or min(self.rows, key=lambda step: (capacity.level(step.row), step.row.makespan_seconds))
+
+    @property
     def fidelity(self) -> str:
         """Of the seconds of all rows: of the least trusted."""
         return least_trusted(step.row.fidelity for step in self.rows)
+
+    def whole(self, row: Row) -> Row:
+        """The row as the whole run that was asked for. Its interval is as wide as a step's: what is most open is how
+        fast the GPUs are, which many steps do not tell."""
+        seconds = row.makespan_seconds
+        return scaled(row, self.total_steps or 1, (row.model_low / seconds, row.model_high / seconds))
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim rl --json` prints it."""
         batch, around = self.batch, self.around
         size = {name: getattr(batch, name) for name in ("prompts", "rollouts", "updates", "steps")}
-        beside = {"forward_passes": around.passes, "critic": around.critic, "generation_seconds": around.generation}
+        beside = {"forward_passes": around.passes, "critic": around.critic, "generation_seconds": around.generation,
+                  "tensor_parallel": around.tensor_parallel, "total_steps": self.total_steps}  # fmt: skip
+        whole = {"total_steps": self.total_steps, "rows": [self.spent(step.row) for step in self.rows]}
         return {
             "schema": 1,
             "inputs": {**inputs(self.setting), "kind": GRPO, "grouped": self.grouped, **size, **beside},
             "held_fixed": fixed(self.setting),
             "fidelity": self.fidelity,
             "basis": "one step, on average",
+            "generation": {**asdict(self.generation), "estimated": self.generation.estimated},
             "rows": self.records(),
+            "splits": [split.as_json() for split in self.splits],
+            "run": whole if self.total_steps else None,
         }
+
+    def spent(self, row: Row) -> dict[str, Any]:
+        """What the whole run takes by a row."""
+        return {"row": row.name, **{key: getattr(self.whole(row), name) for name, key in SPENT.items()}}
 
     def records(self) -> list[dict[str, Any]]:
         """Its rows, flat."""
@@ -153,12 +212,15 @@ def rl(
     steps: int = 20,
     forward_passes: int = 2,
     critic: bool = False,
-    generation_seconds: float | str = 0.0,
+    generation_seconds: float | str | None = None,
+    tensor_parallel: int | None = None,
+    total_steps: int | None = None,
     **words: Any,
 ) -> RolloutSteps:
     """A whole step of reinforcement learning: `prompts` times `rollouts` samples, drawn by groups, trained on in
-    `updates`, with passes without backward and generation beside it. `words`: the other fields of a question,
-    `devices=4`, and of its recipe."""
+    `updates`, with passes without backward and generation beside it: estimated by bytes and FLOPs, on engines of
+    `tensor_parallel` GPUs, unless its seconds are given. `total_steps`: of the whole run. `words`: the other fields of
+    a question, `devices=4`, and of its recipe."""
     own = {"prompts": prompts, "rollouts": rollouts, "updates": updates, "steps": steps}
     batch = RolloutBatch(**{name: COUNT.check(name, value) for name, value in own.items()})
     passes, critic = PASSES.check("forward_passes", forward_passes), FLAG.check("critic", critic)
@@ -166,8 +228,14 @@ def rl(
         time = read_seconds(generation_seconds) if isinstance(generation_seconds, str) else generation_seconds
     except argparse.ArgumentTypeError as error:
         raise InputError(f"--generation-seconds holds '{generation_seconds:.40}': {error}", fix=TIME) from None
-    around = Around(passes, critic, float(AMOUNT.check("generation_seconds", time, TIME)))
-    return predict_steps(read(question_by({"trace": trace, "model": model, **words})), batch, around)
+    time = time if time is None else float(AMOUNT.check("generation_seconds", time, TIME))
+    parallel, total = (
+        value if value is None else COUNT.check(name, value)
+        for name, value in (("tensor_parallel", tensor_parallel), ("total_steps", total_steps))
+    )
+    around = Around(passes, critic, time, parallel)
+    question = read(question_by({"trace": trace, "model": model, **words}))
+    return predict_steps(question, batch, around, total_steps=total)
 
 
 def predict_steps(
@@ -175,52 +243,149 @@ def predict_steps(
     batch: RolloutBatch,
     around: Around,
     *,
+    total_steps: int | None = None,
     advance: Callable[[], None] = lambda: None,
     make_setting: Callable[[Question], Setting] = setting_of,
 ) -> RolloutSteps:
     """Of a question whose lengths are read. `advance` is called once for each deal and each run of one, as `count_work`
     counts them; `make_setting` is for who tells how far it is with that."""
-    trace: Trace = question.trace
     if (trainer := stock.find(question.trainer)) is not None:
-        stock.check(trace, question.recipe, trainer)
+        stock.check(question.trace, question.recipe, trainer)
     if question.recipe.value("loss") == "chunked" and not question.profile:  # which says what ran
         question = replace(question, recipe=question.recipe.by(loss="policy"))
-    share, count = batch.share(question), batch.steps * batch.updates
-    check_drawn(batch.samples // batch.updates, count, trace.name)
-    steps, prompts, size = draw_steps(trace, batch, question.seed)
-    setting = make_setting(replace(question, trace=steps, minibatch=share, minibatches=count, in_order=True))
-    minibatches = draw_minibatches(setting)
-    # Prompts are what is drawn: siblings come together, and are alike.
-    work = np.concatenate([one.weights for one in minibatches]).reshape(*prompts.shape, -1).sum(axis=2)
-    file, siblings = in_file(trace, setting.cost), trace.siblings
-    about = draws(list(prompts), list(work), size, file=file, siblings=siblings, whole=setting.whole)
+    steps = Steps(question, batch, around, make_setting)
     rows = []
-    for dealer in dealers(setting.trainer):
-        schedules = dealer.schedules(setting, minibatches, batch.updates)
-        advance()
+    for dealer in dealers(question.trainer):
+        rows += steps.by(dealer)
+        for _ in range(1 + len(dealer.syncs)):
+            advance()
+    grouped = question.trace.group is not None
+    result = RolloutSteps(
+        steps.setting, batch, around, steps.generation, tuple(rows), (), grouped, question, total_steps
+    )
+    return replace(result, splits=tuple(splits(steps, result.best)))
+
+
+class Steps:
+    """The steps of a question before they are dealt: the same for every rule."""
+
+    def __init__(
+        self, question: Question, batch: RolloutBatch, around: Around,
+        make_setting: Callable[[Question], Setting] = setting_of, generators: int = 0,
+    ) -> None:  # fmt: skip
+        """`generators`: of the GPUs, those that do not train."""
+        trace: Trace = question.trace
+        self.question, self.batch, self.around, self.generators = question, batch, around, generators
+        own = replace(question, devices=question.devices - generators)
+        share, count = batch.share(own), batch.steps * batch.updates
+        check_drawn(batch.samples // batch.updates, count, trace.name)
+        self.steps, prompts, size = draw_steps(trace, batch, question.seed)
+        asked = replace(own, trace=self.steps, minibatch=share, minibatches=count, in_order=True)
+        self.setting = make_setting(asked)
+        self.minibatches = draw_minibatches(self.setting)
+        # Prompts are what is drawn: siblings come together, and are alike.
+        work = np.concatenate([one.weights for one in self.minibatches]).reshape(*prompts.shape, -1).sum(axis=2)
+        file, siblings = in_file(trace, self.setting.cost), trace.siblings
+        self.about = draws(list(prompts), list(work), size, file=file, siblings=siblings, whole=self.setting.whole)
+        self.generation = self.generate()
+
+    def generate(self) -> Generation:
+        """What the answers of a step take where they are written; nothing where nobody knows the GPU's memory."""
+        given, cost, batch = self.around.generation, self.setting.cost, self.batch
+        hardware = gpu_of(self.question, self.setting)
+        if given is not None or hardware is None:
+            return Generation(given or 0.0)
+        gpus = self.generators or cost.cluster.gpus
+        cluster, share = replace(cost.cluster, gpus=gpus), ALONE if self.generators else SHARED
+        engine = engine_of(cost.model, hardware, cluster, share, self.around.tensor_parallel)
+        lengths, trace = self.steps.lengths, self.steps
+        answers = lengths if trace.loss is None else trace.loss
+        parts = (np.split(of, batch.steps) for of in (lengths - answers, answers))
+        found = generate(engine, gpus, list(zip(*parts, strict=True)), batch.rollouts)
+        if found is None:
+            problem = f"generation: {gpus} x {hardware.name} do not hold {cost.model.name} and its longest answer"
+            raise InputError(problem, fix="give --tensor-parallel, more GPUs, or --generation-seconds")
+        return found
+
+    def by(self, dealer: "Dealer") -> list[RolloutStep]:
+        """The rows of a rule, one for each sync."""
+        setting, updates = self.setting, self.batch.updates
+        schedules, rows = dealer.schedules(setting, self.minibatches, updates), []
         for sync in dealer.syncs:
-            step = predict_step(Way(setting, dealer.name, sync), schedules, batch.updates, around, about)
+            way = Way(setting, dealer.name, sync)
+            step = predict_step(way, schedules, updates, self.around, self.about, self.generation)
             if dealer.trainer == setting.trainer and sync == MEETING:
                 step = replace(step, row=replace(step.row, made=made(setting, dealer, schedules)))
             rows.append(step)
-            advance()
-    return RolloutSteps(setting, batch, around, tuple(rows), trace.group is not None)
+        return rows
 
 
-def predict_step(way: Way, schedules: Sequence[Schedule], updates: int, around: Around, about: Draws) -> RolloutStep:
-    """One row, whose interval is of its seconds and of which prompts were drawn; generation is what somebody said."""
+def one_row(question: Question, batch: RolloutBatch, around: Around, pair: tuple[str, str]) -> RolloutStep:
+    """That of one rule under one sync."""
+    balancer, sync = pair
+    dealer = next(one for one in dealers(question.trainer) if one.name == balancer)
+    [step] = Steps(question, batch, around).by(replace(dealer, syncs=(sync,)))
+    return step
+
+
+def gpu_of(question: Question, setting: Setting) -> GPU | None:
+    """What is known of the GPU; None of one that a profile was measured on and no catalogue has."""
+    try:
+        return catalog.gpu(question.gpu or setting.cost.profile.gpu)
+    except InputError:
+        return None
+
+
+def splits(steps: Steps, best: RolloutStep) -> Iterator[Split]:
+    """Some GPUs that generate alone: every share that trains on the same samples, and holds what it has to."""
+    gpus, engine = steps.question.devices, steps.generation.engine_gpus
+    dealer = next(one for one in dealers(steps.question.trainer) if one.name == best.row.balancer)
+    dealer, asked = replace(dealer, syncs=(best.row.sync,)), replace(steps.question, max_tokens=steps.setting.limit)
+    for share in SHARES if steps.generation.estimated else ():
+        if (gpus * share) % engine:
+            continue
+        try:
+            other = Steps(asked, steps.batch, steps.around, generators=int(gpus * share))
+            [step] = other.by(dealer)
+            if capacity.level(step.row) > capacity.level(best.row):  # by a limit of its own
+                other = Steps(steps.question, steps.batch, steps.around, generators=int(gpus * share))
+                [step] = other.by(dealer)
+        except InputError:  # samples do not divide, or an engine does not hold the model
+            continue
+        yield Split(other.generators, one_step_off(step, other.generation, gpus, other.setting))
+
+
+def one_step_off(step: RolloutStep, generation: Generation, gpus: int, setting: Setting) -> RolloutStep:
+    """A step of GPUs that train, whose answers others write meanwhile: the slower side says how long it takes, and all
+    GPUs are paid for."""
+    ends = zip(step.between, generation.between, strict=True)
+    seconds, *between = (max(step.trained * end, step.generation * its) for end, its in ((1.0, 1.0), *ends))
+    row = scaled(step.row, seconds / step.row.makespan_seconds, (between[0] / seconds, between[1] / seconds))
+    more = gpus / setting.cost.cluster.gpus
+    hours = row.gpu_hours * more, row.gpu_hours_low * more, row.gpu_hours_high * more
+    row = replace(row, gpu_hours=hours[0], gpu_hours_low=hours[1], gpu_hours_high=hours[2])
+    return replace(step, row=priced(row, setting.price))
+
+
+def predict_step(
+    way: Way, schedules: Sequence[Schedule], updates: int, around: Around, about: Draws, generation: Generation
+) -> RolloutStep:
+    """One row, whose interval is of its seconds and of which prompts were drawn."""
     setting, cost = way.setting, way.cost
     used, limit = simulation.usage(schedules, cost, seed=setting.seed), cost.cluster.memory_bytes or None
     most = max(schedule.fullest for schedule in schedules), setting.trace.longest
     row = costed(cost, way.balancer, used, simulation.carried(schedules), most, limit, setting.price)
     trained = used.makespan.reshape(-1, updates).sum(axis=1) * (1 + around.critic)
     passed = forward(cost, schedules, updates) * (around.passes + around.critic)
-    low, high = of_run(trained + passed, about, cost.profile.low, cost.profile.high)
-    training, passes, generation = float(trained.mean()), float(passed.mean()), around.generation
-    seconds, first, last = ((training + passes) * times + generation for times in (1.0, low, high))
-    row = scaled(row, seconds / row.makespan_seconds, (first / seconds, last / seconds))
+    ends = of_run(trained + passed, about, cost.profile.low, cost.profile.high)
+    training, passes = float(trained.mean()), float(passed.mean())
+    seconds = training + passes + generation.seconds
+    low, high = (
+        (training + passes) * end + generation.seconds * its for end, its in zip(ends, generation.between, strict=True)
+    )
+    row = scaled(row, seconds / row.makespan_seconds, (low / seconds, high / seconds))
     row = replace(row, fidelity=simulation.fidelity(cost, schedules))
-    return RolloutStep(row, training, passes, generation)
+    return RolloutStep(row, training, passes, generation.seconds, ends)
 
 
 def draw_steps(trace: Trace, batch: RolloutBatch, seed: int) -> tuple[Trace, Ints, int]:
@@ -246,7 +411,8 @@ def draw_steps(trace: Trace, batch: RolloutBatch, seed: int) -> tuple[Trace, Int
     ids = np.concatenate(some) if groups else prompts
     group = np.repeat(np.arange(batch.steps * batch.prompts), batch.rollouts)
     update = np.repeat(np.arange(batch.steps * batch.updates), batch.samples // batch.updates)
-    steps = Trace(trace.name, trace.take(ids), None, None, group, update, trace.origin)
+    loss = None if trace.loss is None else trace.loss[trace.rows(ids)]
+    steps = Trace(trace.name, trace.take(ids), None, loss, group, update, trace.origin)
     return steps, prompts.reshape(batch.steps, each), size
 
 

@@ -12,12 +12,12 @@ from odcsim.results.summary import Row, scaled
 from odcsim.trace import DPO, Trace
 
 # What a row spends, and what it is called of a whole run.
-_SPENT = {
+SPENT = {
     "makespan_seconds": "seconds", "model_low": "seconds_low", "model_high": "seconds_high",
     **{name: name for name in "gpu_hours gpu_hours_low gpu_hours_high dollars dollars_low dollars_high".split()},
 }  # fmt: skip
 SPEEDUPS = ("speedup", "speedup_low", "speedup_high", "speedup_best_collective", "sync_gain", "balancer_gain")
-RUN = ("steps", "samples", "reference_seconds", *_SPENT.values())
+RUN = ("steps", "samples", "reference_seconds", *SPENT.values())
 
 
 def steps(trace: Trace, epochs: float, global_batch: int, trainer: str | None = None) -> int:
@@ -93,7 +93,7 @@ class WholeRun:
     def spent(self, row: Row) -> dict[str, Any]:
         """What the run takes, as JSON and tables name it."""
         own, run = self.of(row), self.over(row)
-        spent = {key: getattr(run, name) for name, key in _SPENT.items()}
+        spent = {key: getattr(run, name) for name, key in SPENT.items()}
         return {"steps": own.steps, "samples": own.samples, "reference_seconds": run.reference_seconds, **spent}
 
     def columns(self, row: Row) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class ChosenRow:
     model: str = ""  # as it was asked for
     epochs: float | None = None
     steps: int = 0  # of the whole run; 0: nobody said
+    engine_gpus: int = 0  # that an inference engine of rollouts has; 0: nobody said
+    memory_share: float = 0.0  # of each of them that it fills
     data: str = ""
     samples_made: float = 0.0  # of a step, where a trainer makes it by itself
     tokens_made: float = 0.0
@@ -147,6 +149,12 @@ class ChosenRow:
         if self.epochs % 1:
             raise InputError(f"--epochs {self.epochs:g}, and it counts whole ones", fix="ask for 1 or more")
         return {name: int(self.epochs)}
+
+    def generation(self, steps: str, gpus: str, memory: str, times: int = 1) -> Settings:
+        """Steps of the whole run, in so many of the trainer's own each; GPUs of an inference engine, and how far it
+        fills them."""
+        settings: Settings = {steps: self.steps * times} if self.steps else {}
+        return settings | ({gpus: self.engine_gpus, memory: self.memory_share} if self.engine_gpus else {})
 
     def kernel(self, name: str, names: Mapping[str, str] = ATTENTIONS) -> Settings:
         """What a trainer calls the kernel of attention."""

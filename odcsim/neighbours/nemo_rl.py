@@ -8,6 +8,7 @@ from odcsim.neighbours.neighbour import COLLECTIVE, DATA, GITHUB, PLAIN, ChosenR
 from odcsim.neighbours.packing import first_fit_decreasing
 from odcsim.trace import GRPO, SFT
 
+VLLM = "policy.generation.vllm_cfg"
 SOURCE = f"{GITHUB}/NVIDIA-NeMo/RL at 7ea279a, examples/configs/"
 
 
@@ -17,6 +18,7 @@ def grpo_settings(row: ChosenRow) -> Settings:
         "grpo.val_period": 0,
         "grpo.num_prompts_per_step": row.prompts * row.updates,
         "grpo.num_generations_per_prompt": row.rollouts,
+        **row.generation("grpo.max_num_steps", f"{VLLM}.tensor_parallel_size", f"{VLLM}.gpu_memory_utilization"),
         "data.train.dataset_name": "ResponseDataset",
     }
 

@@ -97,7 +97,10 @@ def flags(
         fix = "leave it out, or ask 'odcsim rl' for steps of so many prompts and rollouts"
         problem = f"--rollouts {rollouts}, and these lengths do not say which are answers to one prompt"
         raise InputError(problem, where=given.where, fix=fix)
-    chosen = replace(_row_of(inputs, one, neighbour, rollouts), steps=_steps(given, one))
+    engine = given.key("generation", {})
+    gpus, share = engine.key("engine_gpus", 0).whole(0), float(engine.key("memory_share", 0.0).number())
+    chosen = _row_of(inputs, one, neighbour, rollouts)
+    chosen = replace(chosen, steps=_steps(given, one), engine_gpus=gpus, memory_share=share)
     lacks = [flag for flag in lacking(neighbour, chosen.recipe.on(chosen.nodes)) if flag.startswith("--loss")]
     if chosen.group_by_length and "by_length" not in neighbour.knows:
         lacks.append("--group-by-length")
@@ -108,10 +111,15 @@ def flags(
 
 
 def _steps(given: Given, row: Given) -> int:
-    """Of the whole run, where epochs were asked for."""
+    """Of the whole run, where epochs were asked for, or so many steps of RL."""
     if row.key("steps").value is not None:
         return row.key("steps").whole()
-    rows = given.key("run", {}).key("rows", [])
+    run = given.key("run", {})
+    if run.value is None:
+        return 0
+    if run.key("total_steps").value is not None:
+        return run.key("total_steps").whole()
+    rows = run.key("rows", [])
     name = f"{row.key('sync').text()} + {row.key('balancer').text()}"
     return next((one.key("steps").whole() for one in rows.items() if one.key("row").value == name), 0)
 

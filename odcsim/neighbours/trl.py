@@ -22,6 +22,7 @@ from odcsim.neighbours.neighbour import (
 from odcsim.neighbours.packing import Row, best_fit
 from odcsim.trace import DPO, GRPO, SFT
 
+VLLM = "--vllm_"
 PACKED = "seq_lengths"  # of a dataset that it packed: the lengths in each row
 
 
@@ -47,7 +48,10 @@ def grpo_settings(row: ChosenRow) -> Settings:
     where its divergence has a weight; the old policy, where answers are trained on after an update."""
     settings = _base(row) | batch_settings(row)
     settings["--steps_per_generation"] = settings["--gradient_accumulation_steps"] * row.updates
+    if row.engine_gpus:  # generation was priced by an inference engine
+        settings |= {"--use_vllm": None, f"{VLLM}mode": "colocate"}
     return settings | {
+        **row.generation("--max_steps", f"{VLLM}tensor_parallel_size", f"{VLLM}gpu_memory_utilization", row.updates),
         "--num_generations": row.rollouts,
         "--max_completion_length": row.longest or row.max_tokens,
         "--reward_funcs": "your_rewards.reward",

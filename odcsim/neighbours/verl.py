@@ -50,6 +50,11 @@ def grpo_settings(row: ChosenRow) -> Settings:
         f"{actor}.use_kl_loss": row.passes > 1,  # by a reference model, which is a pass without backward
         "actor_rollout_ref.rollout.name": "vllm",
         "actor_rollout_ref.rollout.n": row.rollouts,
+        **row.generation(
+            "trainer.total_training_steps",
+            "actor_rollout_ref.rollout.tensor_model_parallel_size",
+            "actor_rollout_ref.rollout.gpu_memory_utilization",
+        ),
     }
 
 

@@ -5,7 +5,20 @@ from dataclasses import replace
 
 from odcsim.answer import Answer, AnswerTable
 from odcsim.decide.cause import LAYERS, LONGEST, REST, SHARES, TRANSFERS, Cause, cause_of
-from odcsim.decide.levers import AGAIN, BATCH, BY_LENGTH, CUT, GPUS, LIMIT, SHARDING, SHARED, Levers, Variant
+from odcsim.decide.levers import (
+    AGAIN,
+    BATCH,
+    BY_LENGTH,
+    CUT,
+    GPUS,
+    LIMIT,
+    PROMPTS,
+    SHARDING,
+    SHARED,
+    UPDATES,
+    Levers,
+    Variant,
+)
 from odcsim.results.summary import Row
 from odcsim.say import row_words
 from odcsim.say.spending_words import paid_by
@@ -15,6 +28,8 @@ NAME = "What would cost less"
 TRAINS = {
     BY_LENGTH: "a step's samples are alike in length: some steps have short ones, some long ones",
     BATCH: "fewer, larger steps: the learning rate has to follow",
+    PROMPTS: "fewer, larger steps: the learning rate has to follow",
+    UPDATES: "fewer updates on the same rollouts, all of them nearer to the policy that wrote them",
     GPUS: "the same training",
     SHARED: "the same training, in a trainer that runs context parallelism (few published runs say how fast)",
     LIMIT: "the same training",
@@ -50,7 +65,7 @@ def answer(levers: Levers) -> Answer:
     because = why(base, levers.workers)
     if base.memory_fits is False:
         return Answer("Levers", base.name, "It does not fit memory, and cannot be run.")
-    if levers.cause is None:
+    if not (levers.cause or levers.found or levers.tried):
         return Answer("Levers", base.name, f"Devices idle {base.idle:.0%} of the time: there is little to gain.")
     words = " ".join(filter(None, (because, first(levers))))
     return Answer("Levers", base.name, words, "", tables(levers), list(rest(levers)))
@@ -58,7 +73,7 @@ def answer(levers: Levers) -> Answer:
 
 def beside(answer: Answer, levers: Levers | None) -> Answer:
     """An answer with its levers: the cheapest behind its headline, all of them behind its tables."""
-    if levers is None or levers.cause is None:
+    if levers is None or not (levers.cause or levers.found or levers.tried):
         return answer
     headline = " ".join(filter(None, (answer.headline, first(levers))))
     every = [*answer.tables, *tables(levers)]

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 from odcsim.answer import Answer, AnswerTable
 from odcsim.decide.decision import NOTABLE
+from odcsim.decide.levers import Levers
 from odcsim.decide.remedies import remedies
 from odcsim.decide.rl import RolloutBatch, RolloutStep, RolloutSteps
 from odcsim.program import MEETING
 from odcsim.results import capacity
-from odcsim.say import setting_words
+from odcsim.results.summary import Row
+from odcsim.say import lever_words, setting_words
 from odcsim.say.comparison_words import would_be
 from odcsim.say.row_words import memory
 from odcsim.support.numbers import counted, duration, finer, from_to, money
@@ -26,20 +28,49 @@ def size(batch: RolloutBatch) -> str:
 
 def question(result: RolloutSteps) -> str:
     """What was asked, above the table."""
-    setting, cost, batch, generation = result.setting, result.setting.cost, result.batch, result.around.generation
+    setting, cost, batch = result.setting, result.setting.cost, result.batch
     by = f" by {setting.trainer}" if setting.trainer else ""
     model = f"{cost.model.name}{cost.recipe.full_words}{by} on {cost.cluster.gpus} x {cost.profile.gpu}"
-    steps = f"{counted(batch.steps, 'step')}{f' with {generation:,.0f} s of generation each' if generation else ''}"
+    steps = counted(batch.steps, "step")
     return f"{model}, {size(batch)}, {setting_words.limit(setting)}, {steps}; figures are of one step"
 
 
-def answer(result: RolloutSteps) -> Answer:
+def answer(result: RolloutSteps, levers: Levers | None = None) -> Answer:
     setting = result.setting
     headline, *rest = sentences(result)
     lengths = [setting_words.lengths(setting.trace.origin)] if setting.trace.origin else []
     rests = [*rest, setting_words.fixed(setting), *lengths, f"Cost: {setting.cost.profile.origin}."]
     about = f"{setting_words.named(setting)}, {size(result.batch)}"
-    return Answer("RolloutSteps", about, headline, question(result), [table(_rows(result))], rests)
+    tables = [table(_rows(result)), *split_tables(result)]
+    return lever_words.beside(Answer("RolloutSteps", about, headline, question(result), tables, rests), levers)
+
+
+def split_tables(result: RolloutSteps) -> list[AnswerTable]:
+    """Who generates: all GPUs in turn with training, or some alone."""
+    if not result.splits:
+        return []
+    gpus, best, paid = result.setting.cost.cluster.gpus, result.best, result.best.row.dollars is not None
+    head = ["generate", "train", "generation", "the rest", "in turn", "one step off", *(["cost"] if paid else []),
+            "times\nas\nfast", "memory"]  # fmt: skip
+    ways = [(gpus, gpus, best, best.row.makespan_seconds, "")]
+    for one in result.splits:
+        ways.append((one.generators, gpus - one.generators, one.step, one.in_turn, _time(one.step.row)))
+    cells = []
+    for generators, trainers, step, in_turn, off in ways:
+        spent = [] if step.row.dollars is None else [money(step.row.dollars)]
+        times = f"{best.row.makespan_seconds / step.row.makespan_seconds:.2f}"
+        parts = [_seconds(value) for value in (step.generation, step.trained, in_turn)]
+        cells.append([str(generators), str(trainers), *parts, off, *spent, times, memory(step.row)])
+    says = "One step off, answers are by weights of one step before, and the cost is of all GPUs."
+    return [AnswerTable(head, cells, f"GPUs that generate alone, with {best.row.name}", names=2, says=says)]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.1f} s" if value < 1000 else f"{value:,.0f} s"
+
+
+def _time(row: Row) -> str:
+    return _seconds(row.makespan_seconds)
 
 
 def table(steps: Sequence[RolloutStep]) -> AnswerTable:
@@ -48,11 +79,11 @@ def table(steps: Sequence[RolloutStep]) -> AnswerTable:
     paid = ["cost"] if any(step.row.dollars is not None for step in steps) else []
     cells = []
     for step in sorted(steps, key=lambda step: capacity.level(step.row)):
-        row, parts = step.row, (step.training, step.forward, step.row.makespan_seconds)
+        row, parts = step.row, (step.generation, step.training, step.forward, step.row.makespan_seconds)
         spent = [] if row.dollars is None else [money(row.dollars)]
-        seconds = [f"{value:,.1f} s" if value < 1000 else f"{value:,.0f} s" for value in parts]
+        seconds = [_seconds(value) for value in parts]
         cells.append([*row.pair, *seconds, *spent, f"{usual / row.makespan_seconds:.2f}", memory(row)])
-    head = ["batching", "sync", "training", "forward", "step", *paid, "times\nas\nfast", "memory"]
+    head = ["batching", "sync", "generation", "training", "forward", "step", *paid, "times\nas\nfast", "memory"]
     return AnswerTable(head, cells, names=2)
 
 
@@ -63,7 +94,9 @@ def _of(steps: Sequence[RolloutStep], pair: tuple[str, str]) -> RolloutStep:
 def sentences(result: RolloutSteps) -> list[str]:
     """What a step takes, what batching and sync bring, and what would fit where nothing does, or where all is tight."""
     setting, own, rows = result.setting, result.own, _rows(result)
-    lines = [*takes([own] if own else rows), *(beside(rows, own) if own else verdict(rows))]
+    first = " ".join([*takes([own] if own else rows), *run(result)])
+    lines = [*([first] if first else []), *(beside(rows, own) if own else verdict(rows))]
+    lines += [*generated(result), *split(result)]
     if setting.cost.cluster.gpus == 1:
         lines.insert(1, setting_words.ALONE)
     if all(capacity.level(step.row) > capacity.FITS for step in rows):
@@ -90,6 +123,52 @@ def takes(steps: Sequence[RolloutStep]) -> list[str]:
         time += f" and {money(row.dollars, finer(row.dollars_low, row.dollars_high, money))}"
         ends += f", {from_to(row.dollars_low, row.dollars_high, money)}"
     return [f"A step takes {time} under {row.name}{'' if row.certain else f' (90 % interval {ends})'}."]
+
+
+def run(result: RolloutSteps) -> Iterator[str]:
+    """Hours and dollars of the whole run, by what a step takes."""
+    if result.total_steps is None or result.best.row.memory_fits is False:
+        return
+    row = result.whole(result.best.row)
+    low, high = row.model_low, row.model_high
+    time, ends = duration(row.makespan_seconds, finer(low, high, duration)), from_to(low, high, duration)
+    if row.dollars is not None and row.dollars_low is not None and row.dollars_high is not None:
+        time += f" and {money(row.dollars, finer(row.dollars_low, row.dollars_high, money))}"
+        ends += f", {from_to(row.dollars_low, row.dollars_high, money)}"
+    wide = "" if row.certain else f" (90 % interval {ends})"
+    yield f"{counted(result.total_steps, 'step')} take {time}{wide}."
+
+
+def generated(result: RolloutSteps) -> Iterator[str]:
+    """By what answers are written, and what the longest ones take of that."""
+    one = result.generation
+    if not one.estimated:
+        if result.around.generation is None:
+            yield "Generation is not in it: nobody knows this GPU's memory. --generation-seconds adds it."
+        return
+    each = f"{counted(one.engines, 'engine')} of {counted(one.engine_gpus, 'GPU')}{' each' if one.engines > 1 else ''}"
+    yield f"Generation is estimated, by {each}: {one.tail:.0%} of it waits for the last tenth of the answers."
+    if result.setting.trace.loss is None:
+        yield "The lengths do not say what is prompt: all of them is generated."
+
+
+def split(result: RolloutSteps) -> Iterator[str]:
+    """Whether some GPUs had better generate alone."""
+    best = result.best.row
+    fit = [one for one in result.splits if capacity.level(one.step.row) <= capacity.level(best)]
+    if not fit:
+        return
+    first = min(fit, key=lambda one: one.step.row.makespan_seconds)
+    times, row = best.makespan_seconds / first.step.row.makespan_seconds, first.step.row
+    others = result.setting.cost.cluster.gpus - first.generators
+    who = f"{counted(first.generators, 'GPU')} that only {'generates' if first.generators == 1 else 'generate'}"
+    if times < NOTABLE:
+        yield f"To generate one step ahead on GPUs of their own does not pay here: {times:.2f} times as fast at most."
+        return
+    yield (
+        f"With {who} beside {others} that {'trains' if others == 1 else 'train'}, one step ahead, a step takes "
+        f"{duration(row.makespan_seconds)}, {times:.2f} times as fast: answers are then by weights of one step before."
+    )
 
 
 def fitting(steps: Sequence[RolloutStep]) -> list[RolloutStep]:
@@ -156,6 +235,6 @@ def _share(step: RolloutStep) -> str:
     """Amdahl's: what is not training sets how much faster a step can become by training faster."""
     share = step.training / step.row.makespan_seconds
     if not step.generation:
-        return f"Training is {share:.0%} of a step without generation, which --generation-seconds adds."
+        return f"Training is {share:.0%} of a step without generation."
     most = f"{1 / (1 - share):.2f}" if share < 1 else "any number of"
     return f"Training is {share:.0%} of the step: if it took no time, the step would be {most} times as fast."

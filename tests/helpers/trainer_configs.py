@@ -41,7 +41,9 @@ def read(text):
              "epochs": config.num_train_epochs}
     if found["kind"] == "grpo":
         found |= {"generated": devices(argv) * config.per_device_train_batch_size * config.steps_per_generation,
-                  "rollouts": config.num_generations}
+                  "rollouts": config.num_generations, "engine": config.vllm_tensor_parallel_size,
+                  "run": config.max_steps * config.gradient_accumulation_steps // config.steps_per_generation}
+        assert config.use_vllm and config.vllm_mode == "colocate" and config.vllm_gpu_memory_utilization == 0.6
     else:
         found |= {"tokens": config.max_length, "packs": getattr(config, "packing", False)}
     if found["kind"] == "dpo":
@@ -151,14 +153,16 @@ def read(text):
             "rows": a.ppo_mini_batch_size * n, "generated": c.data.train_batch_size * n, "rollouts": n,
             "each_batch": not a.fsdp_config.use_no_sync_for_gradient_accumulation, "chunked": m.use_fused_kernels,
             "again": m.enable_gradient_checkpointing, "rank": m.lora_rank,
-            "copies": copies(a.fsdp_config.fsdp_size, c.trainer.nnodes * c.trainer.n_gpus_per_node)}
+            "copies": copies(a.fsdp_config.fsdp_size, c.trainer.nnodes * c.trainer.n_gpus_per_node),
+            "engine": c.actor_rollout_ref.rollout.tensor_model_parallel_size, "run": c.trainer.total_training_steps}
 """,
     "slime": SHELL + """
 # 624b824, slime/utils/arguments.py and Megatron's: whether each takes a value.
 KNOWN = dict.fromkeys("advantage-estimator custom-rm-path rollout-batch-size n-samples-per-prompt loss-type num-epoch "
                       "rollout-max-response-len global-batch-size rollout-function-path hf-checkpoint load prompt-data "
                       "input-key actor-num-nodes actor-num-gpus-per-node max-tokens-per-gpu attention-backend "
-                      "recompute-granularity recompute-method recompute-num-layers".split(), True)
+                      "recompute-granularity recompute-method recompute-num-layers num-rollout "
+                      "rollout-num-gpus-per-engine sglang-mem-fraction-static".split(), True)
 KNOWN |= dict.fromkeys("colocate calculate-per-token-loss disable-compute-advantages-and-returns debug-train-only "
                        "use-dynamic-batch-size balance-data".split(), False)
 def read(text):
@@ -176,7 +180,8 @@ def read(text):
     if sft:
         return told | {"epochs": int(found["num-epoch"])}
     each = int(found["n-samples-per-prompt"])
-    return told | {"rollouts": each, "generated": int(found["rollout-batch-size"]) * each}
+    return told | {"rollouts": each, "generated": int(found["rollout-batch-size"]) * each,
+                   "engine": int(found["rollout-num-gpus-per-engine"]), "run": int(found["num-rollout"])}
 """,
     "nemo-rl": SHELL + """
 # 7ea279a, examples/configs/sft.yaml and grpo_math_1B.yaml, whose defaults these are.
@@ -188,7 +193,8 @@ KNOWN = {"policy.model_name": "", "cluster.num_nodes": 1, "cluster.gpus_per_node
          "policy.dtensor_cfg.cpu_offload": False}
 SFT = {"sft.max_num_epochs": 1, "sft.max_num_steps": 60, "sft.val_period": 10, "sft.val_at_start": True}
 GRPO = {"grpo.max_num_epochs": 1, "grpo.val_period": 10, "grpo.num_prompts_per_step": 32,
-        "grpo.num_generations_per_prompt": 16}
+        "grpo.num_generations_per_prompt": 16, "grpo.max_num_steps": 1_000_000,
+        "policy.generation.vllm_cfg.tensor_parallel_size": 1, "policy.generation.vllm_cfg.gpu_memory_utilization": 0.6}
 def read(text):
     argv = words(text)
     kind = "sft" if "examples/run_sft.py" in argv else "grpo"
@@ -207,7 +213,9 @@ def read(text):
     if kind == "sft":
         return told | {"epochs": found["sft.max_num_epochs"], "steps": found["sft.max_num_steps"]}
     each = found["grpo.num_generations_per_prompt"]
-    return told | {"rollouts": each, "generated": found["grpo.num_prompts_per_step"] * each}
+    return told | {"rollouts": each, "generated": found["grpo.num_prompts_per_step"] * each,
+                   "engine": found["policy.generation.vllm_cfg.tensor_parallel_size"],
+                   "run": found["grpo.max_num_steps"]}
 """,
 }  # fmt: skip
 MAIN = "\nprint(json.dumps([read(text) for text in json.load(sys.stdin)], default=str))"

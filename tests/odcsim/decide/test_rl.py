@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from odcsim import InputError, Trace, ask, catalog, compare, rl
 from odcsim import profile as profiles
 from odcsim.catalog import fits
+from odcsim.decide.generation import Generation
 from odcsim.decide.rl import DEALERS, Around, RolloutBatch, draw_steps, forward, predict_step
 from odcsim.decide.setting import draw_minibatches
 from odcsim.decide.way import Way
@@ -21,6 +22,7 @@ from odcsim.schedule import check, flattened
 DEVICES, UPDATES = 4, 2
 BATCH = RolloutBatch(prompts=16, rollouts=4, updates=UPDATES, steps=3)
 SPENT = st.floats(0, 20)
+NOTHING = Generation(0.0)
 ALL = apart(1)  # prompts that are all there are: nothing is open about which were drawn
 
 
@@ -103,8 +105,9 @@ def deal(setting, name):
 
 @pytest.mark.parametrize("pair", [("padded", "collective"), ("rollout", "on-demand"), ("lb-mini", "on-demand")])
 def test_seconds_of_a_step_add_up(setting, pair):
-    def step(*around):
-        return predict_step(Way(setting, *pair), deal(setting, pair[0]), UPDATES, Around(*around), ALL)
+    def step(passes, critic=False, generation=0.0):
+        around = Around(passes, critic)
+        return predict_step(Way(setting, *pair), deal(setting, pair[0]), UPDATES, around, ALL, Generation(generation))
 
     training, forward = step(0).training, step(1).forward
     assert 0 < forward < training
@@ -119,11 +122,13 @@ def test_training_alone_costs_what_the_rows_of_a_comparison_do_at_the_same_minib
     pairs = [("lb-micro", "collective"), ("lb-micro", "on-demand")]
     compared = compare(setting, price=3.6, among=pairs).rows[0]
     schedules, priced = deal(setting, "lb-micro"), replace(setting, price=3.6)
-    one = predict_step(Way(priced, *pairs[0]), schedules, UPDATES, Around(0), ALL).row
+    one = predict_step(Way(priced, *pairs[0]), schedules, UPDATES, Around(0), ALL, NOTHING).row
     paid = [at * BATCH.steps for at in (one.dollars, one.dollars_low, one.dollars_high)]
     assert paid == pytest.approx([compared.dollars, compared.dollars_low, compared.dollars_high])
     assert one.memory_bytes == compared.memory_bytes
-    assert predict_step(Way(setting, *pairs[0]), schedules, UPDATES, Around(0), ALL).as_json()["dollars"] is None
+    assert (
+        predict_step(Way(setting, *pairs[0]), schedules, UPDATES, Around(0), ALL, NOTHING).as_json()["dollars"] is None
+    )
 
 
 @given(st.tuples(st.floats(0.1, 1), st.floats(1, 10)), SPENT, SPENT, st.integers(0, 3), st.booleans())
@@ -132,8 +137,9 @@ def test_what_is_computed_is_uncertain_and_generation_is_not_and_all_devices_are
 ):
     cost = setting.cost
     cost = replace(cost, profile=replace(cost.profile, low=between[0], high=between[1]))
-    asked, around = replace(setting, price=price, cost=cost), Around(passes, critic, generation)
-    one = predict_step(Way(asked, "packed", "collective"), deal(setting, "packed"), UPDATES, around, ALL)
+    asked, around = replace(setting, price=price, cost=cost), Around(passes, critic)
+    way, said = Way(asked, "packed", "collective"), Generation(generation)
+    one = predict_step(way, deal(setting, "packed"), UPDATES, around, ALL, said)
     told = one.as_json()
     for end, times in {"": 1.0, "_low": between[0], "_high": between[1]}.items():
         seconds = times * (one.training + one.forward) + generation
@@ -180,6 +186,7 @@ def test_the_interval_of_a_step_is_of_which_prompts_were_drawn(tmp_path):
     known = fits.estimate(catalog.model("qwen2.5-1.5b"), catalog.gpu("h100"), 1)
     profiles.write(replace(known, low=1.0, high=1.0), tmp_path / "p.json")
     asked = {"profile": str(tmp_path / "p.json"), "gpu": "h100", "devices": 4, "max_tokens": 40_000, "prompts": 8}
+    asked["generation_seconds"] = 0
 
     def stepped(prompts, seed, steps):
         trace = rollouts(prompts, np.random.default_rng(seed))

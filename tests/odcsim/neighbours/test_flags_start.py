@@ -54,7 +54,8 @@ def ask(rng, trainer, kind, path):
         if kind == GRPO:
             updates = rng.choice([1, 2])
             batch = {"prompts": 8 * updates, "rollouts": 8, "updates": updates, "steps": 2}
-            return odcsim.rl(path, model, **batch, **words)
+            whole = {"total_steps": rng.randint(1, 999), "tensor_parallel": rng.choice([None, 2])}
+            return odcsim.rl(path, model, **batch, **whole, **words)
         return odcsim.compare(
             odcsim.ask(
                 path, model, minibatch=rng.choice([2, 4, 8]), minibatches=2, epochs=rng.choice([1.0, 2.0]), **words
@@ -94,7 +95,10 @@ def priced(answer, flags):
         "copies": row.nodes if row.hybrid else 1,
     }
     if row.kind == GRPO:
-        return meant | {"generated": asked["prompts"] * asked["rollouts"], "rollouts": asked["rollouts"]}
+        each, engine = asked["rollouts"], told["generation"]["engine_gpus"]
+        return meant | {
+            "generated": asked["prompts"] * each, "rollouts": each, "run": asked["total_steps"], "engine": engine,
+        }  # fmt: skip
     [run] = [one for one in told["run"]["rows"] if one["row"] == f"{row.recipe.sync} + {row.balancer}"]
     return meant | {"epochs": asked["epochs"], "before": True, "steps": run["steps"]}
 
