@@ -21,33 +21,44 @@ def add(commands: Any) -> None:
         "on all GPUs or on some of their own, forward-only passes, and training.",
     )
     groups = options.add_question(parser, RL, seldom=("truncate", "sharding"))
-    asked, step = groups[BATCH], groups[STEP]
-    asked.add_argument("--prompts", type=options.whole, required=True, metavar="P", help="prompts per step")
-    asked.add_argument("--rollouts", type=options.whole, required=True, metavar="R", help="samples per prompt")
-    asked.add_argument("--updates", type=options.whole, default=1, metavar="U", help="optimizer steps per RL step (1)")
+    asked = groups[BATCH]
+    add_steps(asked, groups[STEP], required=True)
     rare(asked.add_argument("--steps", type=options.whole, default=20, metavar="S", help="RL steps to simulate (20)"))
     asked.add_argument(
         "--total-steps", type=options.whole, metavar="N", help="RL steps of the whole run, to tell its hours and cost"
     )
-    step.add_argument(
-        "--forward-passes",
-        type=int,
-        choices=range(4),
-        default=2,
-        help="forward-only passes: old and reference policy (2)",
-    )
-    rare(step.add_argument("--critic", action="store_true", help="also train a critic of the same shape"))
-    step.add_argument(
-        "--generation-seconds", type=seconds, metavar="T", help="generation time per step: 90 or 3min (estimated)"
-    )
-    step.add_argument(
-        "--tensor-parallel",
-        type=options.whole,
-        metavar="N",
-        help="GPUs of an inference engine (fewest that hold it)",
-    )
     parser.add_argument("--json", action="store_true", help="print the inputs and all rows as JSON")
     parser.set_defaults(run=_run)
+
+
+def add_steps(asked: Any, step: Any, *, required: bool) -> None:
+    """What a step of rollouts is; rare where it need not be one."""
+    own = [
+        asked.add_argument("--prompts", type=options.whole, required=required, metavar="P", help="prompts per step"),
+        asked.add_argument("--rollouts", type=options.whole, required=required, metavar="R", help="samples per prompt"),
+        asked.add_argument(
+            "--updates", type=options.whole, default=1, metavar="U", help="optimizer steps per RL step (1)"
+        ),
+        step.add_argument(
+            "--forward-passes",
+            type=int,
+            choices=range(4),
+            default=2,
+            help="forward-only passes: old and reference policy (2)",
+        ),
+        step.add_argument(
+            "--generation-seconds", type=seconds, metavar="T", help="generation time per step: 90 or 3min (estimated)"
+        ),
+        step.add_argument(
+            "--tensor-parallel",
+            type=options.whole,
+            metavar="N",
+            help="GPUs of an inference engine (fewest that hold it)",
+        ),
+    ]
+    critic = step.add_argument("--critic", action="store_true", help="also train a critic of the same shape")
+    for one in (critic, *(() if required else own)):
+        rare(one)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -1,7 +1,8 @@
 """Where on-demand stops paying: its lead over the best without it, as one thing after the other is changed.
 
 At each value both sides run the same minibatches, each by its best balancer, at a token limit that is chosen anew where
-nobody gave one: else a curve would show what a bad limit does.
+nobody gave one: else a curve would show what a bad limit does. Of rollouts both sides run whole steps, with generation
+and passes without backward, which both have.
 """
 
 import os
@@ -23,6 +24,7 @@ from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.decision import NOTABLE
 from odcsim.decide.evaluate import Planner, least_trusted
 from odcsim.decide.remedies import misfits, remedies
+from odcsim.decide.rl import Around, Dealer, RolloutBatch, Steps, around_of, batch_of
 from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatches
 from odcsim.decide.words import BREAK_EVEN
 from odcsim.errors import InputError, nearest
@@ -38,6 +40,8 @@ TIMES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the rate of the netwo
 DEVICES = (2, 4, 8, 16, 32, 64, 128, 256)
 MINIBATCH = (1, 2, 4, 8, 16, 32)
 POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)  # of lengths over their mean: 0 makes them alike
+STEPS = 4  # of rollouts at each value
+BATCHES = ("minibatch", "global_batch")  # which prompts say
 OVERHEADS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)  # seconds
 # Of each side those that a quick search tries, and the advised one, which an answer may rest on.
 BALANCERS = {side: tuple(dict.fromkeys((*standing_for(side), advised(side)))) for side in SIDES}
@@ -112,6 +116,29 @@ class Regret:
     times: Mapping[str, float]  # by sync
 
 
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """A step of rollouts and what it has beside training."""
+
+    batch: RolloutBatch
+    around: Around
+
+    def inputs(self) -> dict[str, Any]:
+        return {**asdict(self.batch), **self.around.inputs()}
+
+    def lead(self, question: Question, make_setting: Callable[[Question], Setting] = setting_of) -> float | None:
+        """How many times as fast a whole step on demand is as the best without, of what fits; None where nothing of a
+        side does."""
+        steps, best = Steps(question, self.batch, self.around, make_setting), []
+        for side, names in BALANCERS.items():
+            rows = [row for name in names for row in steps.by(Dealer(name, (side,)))]
+            best.append(
+                min((step.row.makespan_seconds for step in rows if step.row.memory_fits is not False), default=None)
+            )
+        met, apart = best
+        return None if met is None or apart is None else met / apart
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class BreakEven(Result):
     """The lead of on-demand as one thing after the other is changed. Not `limited`: each spot has its own limit."""
@@ -122,6 +149,7 @@ class BreakEven(Result):
     regrets: tuple[Regret, ...]
     ways_out: tuple[str, ...]  # what would fit, where what is asked about does not
     fidelity: str  # of the seconds where nothing is changed
+    rollouts: WholeStep | None = None
 
     @property
     def lead(self) -> float | None:
@@ -139,7 +167,7 @@ class BreakEven(Result):
         """As `odcsim break-even --json` prints it."""
         return {
             "schema": 1,
-            "inputs": inputs(self.setting),
+            "inputs": inputs(self.setting) | (self.rollouts.inputs() if self.rollouts else {}),
             "held_fixed": fixed(self.setting, limited=self.limited),
             "fidelity": self.fidelity,
             "lead": self.lead,
@@ -159,14 +187,38 @@ class BreakEven(Result):
 
 
 @BREAK_EVEN.take
-def break_even(trace: Trace | str | os.PathLike[str] | ArrayLike, model: str, **words: Any) -> BreakEven:
+def break_even(
+    trace: Trace | str | os.PathLike[str] | ArrayLike,
+    model: str,
+    *,
+    prompts: int | None = None,
+    rollouts: int | None = None,
+    updates: int = 1,
+    forward_passes: int = 2,
+    critic: bool = False,
+    generation_seconds: float | str | None = None,
+    tensor_parallel: int | None = None,
+    **words: Any,
+) -> BreakEven:
     """How the speedup of on-demand over the best without it moves with one thing at a time: network, devices, model,
-    minibatch, lengths, fixed cost. `words`: the other fields of a question, `devices=8`, and of its recipe."""
-    return find_break_even(read(question_by({"trace": trace, "model": model, **words})))
+    minibatch, lengths, fixed cost. With `prompts` and `rollouts`: of whole steps of reinforcement learning, as
+    `odcsim.rl` has them. `words`: the other fields of a question, `devices=8`, and of its recipe."""
+    question = read(question_by({"trace": trace, "model": model, **words}))
+    if prompts is None and rollouts is None:
+        return find_break_even(question)
+    if prompts is None or rollouts is None:
+        raise InputError("--prompts or --rollouts alone", fix="a step of rollouts has both")
+    batch = batch_of(prompts, rollouts, updates, STEPS)
+    around = around_of(forward_passes, critic, generation_seconds, tensor_parallel)
+    return find_break_even(question, WholeStep(batch, around))
 
 
-def find_break_even(question: Question, *, advance: Callable[[], None] = lambda: None) -> BreakEven:
+def find_break_even(
+    question: Question, rollouts: WholeStep | None = None, *, advance: Callable[[], None] = lambda: None
+) -> BreakEven:
     """Of a question whose lengths are read. `advance` is called once for each factor that is done."""
+    if rollouts:
+        return _of_rollouts(question, rollouts, advance)
     question = replace(question, minibatches=MINIBATCHES)
     setting, usual = setting_of(question), setting_of(question, limited=False)
     limited = question.max_tokens is not None
@@ -176,13 +228,50 @@ def find_break_even(question: Question, *, advance: Callable[[], None] = lambda:
         other = replace(usual, cost=given) if cost else setting_of(replace(question, **given), limited=False)
         return lead(other if limited else sharding.with_limit(other))
 
+    return _of_curves(setting, factors(question, usual), lead_at, limited, None, advance)
+
+
+def _of_rollouts(question: Question, rollouts: WholeStep, advance: Callable[[], None]) -> BreakEven:
+    if question.minibatch or question.global_batch:
+        raise InputError("--prompts beside --minibatch or --global-batch", fix="leave one out: each says a batch")
+    steps = Steps(question, rollouts.batch, rollouts.around)
+    asked = replace(question, max_tokens=steps.setting.limit)
+
+    def lead_at(given: Any) -> float | None:
+        if isinstance(given, Cost):
+            return rollouts.lead(asked, lambda one: replace(setting_of(one), cost=given))
+        own = {name: given[name] for name in ("prompts",) if name in given}
+        around = replace(rollouts.around, generation=given.get("generation", rollouts.around.generation))
+        other = WholeStep(replace(rollouts.batch, **own), around)
+        fields = {name: value for name, value in given.items() if name not in (*own, "generation", *BATCHES)}
+        return other.lead(replace(question if fields else asked, **fields))
+
+    kept = [one for one in factors(question, steps.setting) if one.name != "minibatch"]
+    batch, seconds = rollouts.batch, steps.generation.seconds
+    counts = sorted({batch.prompts * times // 4 for times in (1, 2, 4, 8, 16)} - {0})
+    times = sorted({0.0, *(seconds * share for share in (0.25, 0.5, 1.0, 2.0, 4.0))})
+    prompts = Factor("prompts", "per step", batch.prompts, str, [(n, {"prompts": n}) for n in counts], whole=True)
+    generation = Factor("generation", "s", seconds, "{:.0f}".format, [(s, {"generation": s}) for s in times])
+    every = [*kept[:3], prompts, *kept[3:], generation]
+    return _of_curves(steps.setting, every, lead_at, question.max_tokens is not None, rollouts, advance)
+
+
+def _of_curves(
+    setting: Setting,
+    every: Sequence[Factor],
+    lead_at: Callable[[Any], float | None],
+    limited: bool,
+    rollouts: WholeStep | None,
+    advance: Callable[[], None],
+) -> BreakEven:
     curves = []
-    for factor in factors(question, usual):
+    for factor in every:
         curves += [draw(factor, lead_at)] if factor.values else []
         advance()
     ways_out = tuple(remedies(setting)) if misfits(setting) else ()
     fidelity = least_trusted(simulation.fidelity(setting.cost, plan) for of in plans(setting).values() for plan in of)
-    return BreakEven(setting, limited, tuple(curves), () if ways_out else regrets(setting), ways_out, fidelity)
+    wrong = () if ways_out else regrets(setting)
+    return BreakEven(setting, limited, tuple(curves), wrong, ways_out, fidelity, rollouts)
 
 
 def plans(setting: Setting, plan: Planner = assign) -> BySide:

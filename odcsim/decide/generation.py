@@ -130,7 +130,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GenerationTime:
     """Of the answers of each step."""
 
     seconds: float  # of a step, on average
@@ -159,7 +159,7 @@ def engine_of(model: Model, gpu: GPU, cluster: Cluster, share: float, gpus: int 
     return Engine(model, gpu, (held or tried)[0 if held else -1], memory)
 
 
-def generate(engine: Engine, gpus: int, steps: Sequence[tuple[Ints, Ints]], rollouts: int) -> Generation | None:
+def generate(engine: Engine, gpus: int, steps: Sequence[tuple[Ints, Ints]], rollouts: int) -> GenerationTime | None:
     """Of steps of (tokens of the prompt, tokens of the answer), in their order dealt to the engines of so many GPUs;
     None where not even the longest fits. A prompt is read once for all its rollouts."""
     engines, longest = gpus // engine.gpus, max(int((prompts + answers).max()) for prompts, answers in steps)
@@ -173,4 +173,4 @@ def generate(engine: Engine, gpus: int, steps: Sequence[tuple[Ints, Ints]], roll
         spent.append(np.array([seconds + read, tail]))
     seconds, tail = np.mean(spent, axis=0)
     share = engine.memory / engine.gpu.memory_bytes
-    return Generation(float(seconds), engines, engine.gpus, round(share, 2), float(tail / seconds))
+    return GenerationTime(float(seconds), engines, engine.gpus, round(share, 2), float(tail / seconds))

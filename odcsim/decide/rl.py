@@ -17,7 +17,7 @@ from odcsim.decide import stock
 from odcsim.decide.asking import question_by, read, setting_of
 from odcsim.decide.comparison import fixed, inputs
 from odcsim.decide.evaluate import costed, forward, in_file, least_trusted
-from odcsim.decide.generation import ALONE, SHARED, Generation, engine_of, generate
+from odcsim.decide.generation import ALONE, SHARED, GenerationTime, engine_of, generate
 from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatches
 from odcsim.decide.way import Way
 from odcsim.decide.whole_run import SPENT
@@ -77,6 +77,13 @@ class Around:
     generation: float | None = None  # seconds, with all else that nobody shares; None: estimated
     tensor_parallel: int | None = None  # GPUs of an inference engine; None: the fewest that hold it
 
+    def inputs(self) -> dict[str, Any]:
+        """By the names of the command line."""
+        return {
+            "forward_passes": self.passes, "critic": self.critic, "generation_seconds": self.generation,
+            "tensor_parallel": self.tensor_parallel,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
@@ -134,7 +141,7 @@ class RolloutSteps(Result):
     setting: Setting  # of the updates, one behind the other
     batch: RolloutBatch
     around: Around
-    generation: Generation
+    generation: GenerationTime
     rows: tuple[RolloutStep, ...]
     splits: tuple[Split, ...]  # of the best row
     grouped: bool  # whether the lengths say which rollouts are of one prompt
@@ -175,14 +182,11 @@ class RolloutSteps(Result):
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim rl --json` prints it."""
-        batch, around = self.batch, self.around
-        size = {name: getattr(batch, name) for name in ("prompts", "rollouts", "updates", "steps")}
-        beside = {"forward_passes": around.passes, "critic": around.critic, "generation_seconds": around.generation,
-                  "tensor_parallel": around.tensor_parallel, "total_steps": self.total_steps}  # fmt: skip
+        said = {**asdict(self.batch), **self.around.inputs(), "total_steps": self.total_steps}
         whole = {"total_steps": self.total_steps, "rows": [self.spent(step.row) for step in self.rows]}
         return {
             "schema": 1,
-            "inputs": {**inputs(self.setting), "kind": GRPO, "grouped": self.grouped, **size, **beside},
+            "inputs": {**inputs(self.setting), "kind": GRPO, "grouped": self.grouped, **said},
             "held_fixed": fixed(self.setting),
             "fidelity": self.fidelity,
             "basis": "one step, on average",
@@ -221,21 +225,26 @@ def rl(
     `updates`, with passes without backward and generation beside it: estimated by bytes and FLOPs, on engines of
     `tensor_parallel` GPUs, unless its seconds are given. `total_steps`: of the whole run. `words`: the other fields of
     a question, `devices=4`, and of its recipe."""
-    own = {"prompts": prompts, "rollouts": rollouts, "updates": updates, "steps": steps}
-    batch = RolloutBatch(**{name: COUNT.check(name, value) for name, value in own.items()})
-    passes, critic = PASSES.check("forward_passes", forward_passes), FLAG.check("critic", critic)
-    try:
-        time = read_seconds(generation_seconds) if isinstance(generation_seconds, str) else generation_seconds
-    except argparse.ArgumentTypeError as error:
-        raise InputError(f"--generation-seconds holds '{generation_seconds:.40}': {error}", fix=TIME) from None
-    time = time if time is None else float(AMOUNT.check("generation_seconds", time, TIME))
-    parallel, total = (
-        value if value is None else COUNT.check(name, value)
-        for name, value in (("tensor_parallel", tensor_parallel), ("total_steps", total_steps))
-    )
-    around = Around(passes, critic, time, parallel)
+    batch = batch_of(prompts, rollouts, updates, steps)
+    around = around_of(forward_passes, critic, generation_seconds, tensor_parallel)
+    total = total_steps if total_steps is None else COUNT.check("total_steps", total_steps)
     question = read(question_by({"trace": trace, "model": model, **words}))
     return predict_steps(question, batch, around, total_steps=total)
+
+
+def batch_of(prompts: int, rollouts: int, updates: int, steps: int) -> RolloutBatch:
+    own = {"prompts": prompts, "rollouts": rollouts, "updates": updates, "steps": steps}
+    return RolloutBatch(**{name: COUNT.check(name, value) for name, value in own.items()})
+
+
+def around_of(passes: int, critic: bool, generation: float | str | None, parallel: int | None) -> Around:
+    passes, critic = PASSES.check("forward_passes", passes), FLAG.check("critic", critic)
+    try:
+        time = read_seconds(generation) if isinstance(generation, str) else generation
+    except argparse.ArgumentTypeError as error:
+        raise InputError(f"--generation-seconds holds '{generation:.40}': {error}", fix=TIME) from None
+    time = time if time is None else float(AMOUNT.check("generation_seconds", time, TIME))
+    return Around(passes, critic, time, parallel if parallel is None else COUNT.check("tensor_parallel", parallel))
 
 
 def predict_steps(
@@ -289,12 +298,12 @@ class Steps:
         self.about = draws(list(prompts), list(work), size, file=file, siblings=siblings, whole=self.setting.whole)
         self.generation = self.generate()
 
-    def generate(self) -> Generation:
+    def generate(self) -> GenerationTime:
         """What the answers of a step take where they are written; nothing where nobody knows the GPU's memory."""
         given, cost, batch = self.around.generation, self.setting.cost, self.batch
         hardware = gpu_of(self.question, self.setting)
         if given is not None or hardware is None:
-            return Generation(given or 0.0)
+            return GenerationTime(given or 0.0)
         gpus = self.generators or cost.cluster.gpus
         cluster, share = replace(cost.cluster, gpus=gpus), ALONE if self.generators else SHARED
         engine = engine_of(cost.model, hardware, cluster, share, self.around.tensor_parallel)
@@ -355,7 +364,7 @@ def splits(steps: Steps, best: RolloutStep) -> Iterator[Split]:
         yield Split(other.generators, one_step_off(step, other.generation, gpus, other.setting))
 
 
-def one_step_off(step: RolloutStep, generation: Generation, gpus: int, setting: Setting) -> RolloutStep:
+def one_step_off(step: RolloutStep, generation: GenerationTime, gpus: int, setting: Setting) -> RolloutStep:
     """A step of GPUs that train, whose answers others write meanwhile: the slower side says how long it takes, and all
     GPUs are paid for."""
     ends = zip(step.between, generation.between, strict=True)
@@ -368,7 +377,7 @@ def one_step_off(step: RolloutStep, generation: Generation, gpus: int, setting: 
 
 
 def predict_step(
-    way: Way, schedules: Sequence[Schedule], updates: int, around: Around, about: Draws, generation: Generation
+    way: Way, schedules: Sequence[Schedule], updates: int, around: Around, about: Draws, generation: GenerationTime
 ) -> RolloutStep:
     """One row, whose interval is of its seconds and of which prompts were drawn."""
     setting, cost = way.setting, way.cost

@@ -6,17 +6,20 @@ from odcsim.answer import Answer, AnswerTable
 from odcsim.decide.break_even import BreakEven, Curve
 from odcsim.decide.decision import NOTABLE
 from odcsim.say import setting_words
+from odcsim.say.rl_words import size as step_words
 from odcsim.support.numbers import counted
 
 
 def question(result: BreakEven) -> str:
     """Where nobody gave a limit, each spot has its own."""
     setting, cost = result.setting, result.setting.cost
-    size = counted(setting.minibatch, "sample")
+    size, whole = f"{counted(setting.minibatch, 'sample')} {setting_words.per_step(setting)}", ""
+    if result.rollouts:
+        size, whole = step_words(result.rollouts.batch), " of a whole RL step"
     anew = " Where something is changed, sharding is by the same rule." if setting.sharded_by else ""
     return (
-        f"Speedup of on-demand over the best without it: {cost.model.name}{cost.recipe.full_words} on "
-        f"{cost.cluster.gpus} x {cost.profile.gpu}, {setting.trace.name}, {size} {setting_words.per_step(setting)}.\n"
+        f"Speedup{whole} of on-demand over the best without it: {cost.model.name}{cost.recipe.full_words} on "
+        f"{cost.cluster.gpus} x {cost.profile.gpu}, {setting.trace.name}, {size}.\n"
         f"One thing is changed at a time; a speedup of {NOTABLE:.2f} or more pays.\n"
         f"{setting_words.fixed(setting, limited=result.limited)}{anew}"
     )

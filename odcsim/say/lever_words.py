@@ -83,7 +83,7 @@ def beside(answer: Answer, levers: Levers | None) -> Answer:
 def first(levers: Levers) -> str:
     """The cheapest change that loses nothing of the data; nothing where none was tried."""
     if not levers.found:
-        return "No single change that was tried makes it notably cheaper." if levers.tried else ""
+        return "No single change that was tried makes it notably cheaper." if levers.cause and levers.tried else ""
     one = next((lever for lever in levers.found if lever.change.kind != CUT), levers.found[0])
     return f"Cheaper: {one.change.flags}, {paid_by(one.row)} ({one.times(levers.base):.2f} times the cost)."
 

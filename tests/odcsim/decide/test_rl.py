@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from odcsim import InputError, Trace, ask, catalog, compare, rl
 from odcsim import profile as profiles
 from odcsim.catalog import fits
-from odcsim.decide.generation import Generation
+from odcsim.decide.generation import GenerationTime
 from odcsim.decide.rl import DEALERS, Around, RolloutBatch, draw_steps, forward, predict_step
 from odcsim.decide.setting import draw_minibatches
 from odcsim.decide.way import Way
@@ -22,7 +22,7 @@ from odcsim.schedule import check, flattened
 DEVICES, UPDATES = 4, 2
 BATCH = RolloutBatch(prompts=16, rollouts=4, updates=UPDATES, steps=3)
 SPENT = st.floats(0, 20)
-NOTHING = Generation(0.0)
+NOTHING = GenerationTime(0.0)
 ALL = apart(1)  # prompts that are all there are: nothing is open about which were drawn
 
 
@@ -107,7 +107,9 @@ def deal(setting, name):
 def test_seconds_of_a_step_add_up(setting, pair):
     def step(passes, critic=False, generation=0.0):
         around = Around(passes, critic)
-        return predict_step(Way(setting, *pair), deal(setting, pair[0]), UPDATES, around, ALL, Generation(generation))
+        return predict_step(
+            Way(setting, *pair), deal(setting, pair[0]), UPDATES, around, ALL, GenerationTime(generation)
+        )
 
     training, forward = step(0).training, step(1).forward
     assert 0 < forward < training
@@ -138,7 +140,7 @@ def test_what_is_computed_is_uncertain_and_generation_is_not_and_all_devices_are
     cost = setting.cost
     cost = replace(cost, profile=replace(cost.profile, low=between[0], high=between[1]))
     asked, around = replace(setting, price=price, cost=cost), Around(passes, critic)
-    way, said = Way(asked, "packed", "collective"), Generation(generation)
+    way, said = Way(asked, "packed", "collective"), GenerationTime(generation)
     one = predict_step(way, deal(setting, "packed"), UPDATES, around, ALL, said)
     told = one.as_json()
     for end, times in {"": 1.0, "_low": between[0], "_high": between[1]}.items():
