@@ -17,6 +17,7 @@ from odcsim.say.row_words import memory
 from odcsim.support.numbers import counted, duration, finer, from_to, money
 
 REFERENCE, VERL = ("packed", MEETING), ("rollout", MEETING)  # what needs no rule; and verl's rule
+LONG = 0.1  # of generation's time: a tail that is worth a word
 UNGROUPED = (
     "No groups are known: rollouts of a prompt are drawn independently, which balances devices more than real ones."
 )
@@ -147,7 +148,8 @@ def generated(result: RolloutSteps) -> Iterator[str]:
             yield "Generation is not in it: nobody knows this GPU's memory. --generation-seconds adds it."
         return
     each = f"{counted(one.engines, 'engine')} of {counted(one.engine_gpus, 'GPU')}{' each' if one.engines > 1 else ''}"
-    yield f"Generation is estimated, by {each}: {one.tail:.0%} of it waits for the last tenth of the answers."
+    waits = f": {one.tail:.0%} of it waits for the last tenth of the answers" if one.tail >= LONG else ""
+    yield f"Generation is estimated, by {each}{waits}."
     if result.setting.trace.loss is None:
         yield "The lengths do not say what is prompt: all of them is generated."
 
