@@ -12,7 +12,7 @@ from odcsim.cluster import Cluster
 from odcsim.errors import InputError
 from odcsim.model import Model
 from odcsim.profile import DTYPES, LOCAL, Polynomial, Profile, Timing
-from odcsim.program import SETTLES, Program, sync_named
+from odcsim.program import SETTLES, WHOLE, Program, sync_named
 from odcsim.recipe import AGAIN, USUAL, Recipe
 from odcsim.schedule import Schedule
 
@@ -103,6 +103,9 @@ class Cost:
         if workers * each > per_node and per_node % each and each % per_node:
             fix = "give a divisor of a node's devices, or a multiple: a group is inside a node, or has whole ones"
             raise InputError(f"--context {each} in nodes of {per_node}", fix=fix)
+        if each > 1 and self.recipe.sharding == WHOLE:
+            fix = "leave one out: of GPUs that share sequences, what they train is priced as sharded"
+            raise InputError(f"--context {each} with --sharding none", fix=fix)
         if self.holders % each:
             fix = "add --sharding full: a node does not hold such a group"
             raise InputError(f"--context {each} with --sharding hybrid in nodes of {per_node}", fix=fix)
@@ -182,6 +185,8 @@ class Cost:
     @property
     def holders(self) -> int:
         """How many devices together hold each unit that is gathered and pushed."""
+        if self.sharded == WHOLE:
+            return 1
         return self.cluster.devices_per_node if self.sharded == "hybrid" else self.cluster.gpus
 
     def sample_seconds(self, lengths: NDArray[np.int64]) -> Floats:
@@ -333,6 +338,11 @@ class Cost:
         }
         by_rate = cluster.one_sided if one_sided else cluster.collective
         fixed = dict.fromkeys(units, 0.0)
+        whole = self.sharded == WHOLE
+        if whole and cluster.gpus > 1:  # nothing is gathered; sums are reduced, and gathered again
+            for name, size in (("push root", root_sums), ("push layer", sums)):
+                fixed[name] = sum(self._moved(kind, size, cluster.gpus) for kind in ("reduce-scatter", "all-gather"))
+            units = {}
         for name, (kind, size, more) in units.items() if cluster.gpus > 1 else ():
             if (timing := self._measured(kind, holders)) is not None:
                 fixed[name] = (timing.constant + timing.per_byte * size) * timing.slowdown
@@ -344,7 +354,7 @@ class Cost:
             if (timing := self._measured(kind, cluster.gpus)) is not None:
                 own[kind] = timing.constant
         # Where all nodes get the sums, each has all states: a device steps so many times its share of them.
-        own["optimizer"] *= cluster.nodes if self.ran.exchange == "layers" else 1
+        own["optimizer"] *= cluster.gpus if whole else cluster.nodes if self.ran.exchange == "layers" else 1
         timing = self._measured("settle", cluster.gpus)
         settle = (own["meeting"] if timing is None else timing.constant) + self.on_demand_cost * one_sided
         if cluster.gpus == 1:
@@ -363,6 +373,12 @@ class Cost:
             "bring root": exchange(root),
             SETTLES: settle,  # what the end of a minibatch takes beside bytes, until all have met
         }
+
+    def _moved(self, kind: str, size: float, devices: int) -> float:
+        """Seconds of a collective of so many bytes among so many devices."""
+        if (timing := self._measured(kind, devices)) is not None:
+            return (timing.constant + timing.per_byte * size) * timing.slowdown
+        return self.cluster.collective(size, devices, inside=not self.profile.node_transfers_included)
 
     def _measured(self, kind: str, devices: int) -> Timing | None:
         """What the profile measured of this kind. Of several nodes it knows what it measured on as many devices."""

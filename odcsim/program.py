@@ -10,6 +10,8 @@ compute before it, it stays unsharded until its backward, and its push is waited
 layer's gather may run ahead of its compute by a bounded number of positions, and a compute waits for the push two
 positions back, because that push still holds the buffer it needs.
 
+Without sharding nothing is gathered, and a push sums a unit's gradients on all devices. Who does not meet shards.
+
 Under hybrid sharding gathers and pushes stay inside a node. Between nodes each device deals with those that have its
 place in the other nodes, once per minibatch: before the optimizer it takes in what they have summed of its gradients,
 after it their new parameters. Or, as FSDP2 does it, layer by layer: in the last microbatch the sums of a layer go round
@@ -27,7 +29,8 @@ from odcsim.support.budget import memoize
 
 P = ParamSpec("P")
 R = TypeVar("R")
-SHARDINGS = ("full", "hybrid")
+SHARDED, WHOLE = ("full", "hybrid"), "none"  # in the last one every device has everything, as under DDP
+SHARDINGS = (*SHARDED, WHOLE)
 EXCHANGES = ("end", "layers")
 COMPUTE, COMM, GATHER, PUSH, NODES = "compute", "comm", "gather", "push", "nodes"  # lanes
 ROOT = 0  # unit; layers are 1..L
@@ -260,12 +263,15 @@ def program(
     if layers < 1 or microbatches < 0:
         raise InputError(f"{layers} layers and {microbatches} microbatches", fix="at least one layer is needed")
     hybrid, facts = sharding == "hybrid", sync_named(sync)
+    if sharding == WHOLE and not facts.meets:
+        sharding = "full"  # it gathers from shards
     ran = exchange if hybrid and facts.meets else "end"
     at_end = hybrid and ran == "end"  # nodes exchange gradients there, and parameters unless they come unit by unit
     brings = at_end and not facts.meets and hierarchical
     if streams == "two":  # all-gathers do not queue behind reduce-scatters
         facts = replace(facts, gather_lane=GATHER, push_lane=PUSH)
-    writer = _Writer(layers, facts, prefetch_named(prefetch), layered=ran == "layers", reshard=reshard)
+    ahead, gathers = prefetch_named(prefetch), sharding != WHOLE
+    writer = _Writer(layers, facts, ahead, layered=ran == "layers", reshard=reshard and gathers, gathers=gathers)
     if brings:
         writer.bring()
     for m in range(microbatches):
@@ -279,8 +285,10 @@ def program(
 class _Writer:
     """Adds the steps of a sync and remembers the few that later ones refer to."""
 
-    def __init__(self, layers: int, sync: Sync, ahead: Prefetch, *, layered: bool, reshard: bool) -> None:
-        self.layers, self.sync, self.ahead, self.reshard = layers, sync, ahead, reshard
+    def __init__(
+        self, layers: int, sync: Sync, ahead: Prefetch, *, layered: bool, reshard: bool, gathers: bool
+    ) -> None:
+        self.layers, self.sync, self.ahead, self.reshard, self.gathers = layers, sync, ahead, reshard, gathers
         self.layered = layered  # nodes exchange a layer's gradients as soon as they are pushed
         self.steps = Builder()
         self.compute = self.push = self.summed = -1  # the latest of the compute lane, push, and exchange between nodes
@@ -293,6 +301,8 @@ class _Writer:
         self.compute = self._add(kind, COMPUTE, m, unit, what, after, kind == "meeting")
 
     def _gather(self, m: int, unit: int, after: int) -> int:
+        if not self.gathers:
+            return -1
         what, needs = f"gather {_unit(unit)}", (after, self.brought.get(unit, -1))
         return self._add("gather", self.sync.gather_lane, m, unit, what, needs, self.sync.meets)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from odcsim.errors import InputError, nearest
 from odcsim.option import STEP, Option, option, options_of, values_of
-from odcsim.program import EXCHANGES, SHARDINGS, SYNCS, Program, program, sync_named
+from odcsim.program import EXCHANGES, SHARDINGS, SYNCS, WHOLE, Program, program, sync_named
 from odcsim.support.command import rare
 from odcsim.support.printing import printable
 
@@ -100,9 +100,10 @@ class Recipe:
         "layers: every second layer",
     )  # fmt: skip
     sharding: str = _choice(BY_RULE, values=(BY_RULE, *SHARDINGS),
-        searched=True, brief=True, control="sharding (full: FSDP, hybrid: HSDP)", stops=(BY_RULE, *SHARDINGS),
-        help="sharding: FSDP (ZeRO-3), HSDP, or by rule (usual); hybrid (HSDP): every node holds all parameters; "
-        "usual: predictions take it where several nodes hold it")  # fmt: skip
+        searched=True, brief=True, control="sharding (full: FSDP, hybrid: HSDP, none: DDP)",
+        stops=(BY_RULE, *SHARDINGS),
+        help="sharding: FSDP (ZeRO-3), HSDP, DDP, or by rule (usual); hybrid (HSDP): every node holds all parameters; "
+        "none (DDP): every GPU does; usual: predictions take hybrid where several nodes hold it")  # fmt: skip
     context: int = _choice(1, least=1, expected="a whole number from 1", predicted=True,
         words="with context parallelism over {} GPUs", example="give how many GPUs share each sequence, such as 4",
         help="context parallelism: groups of this many GPUs share each sequence, and all-gather keys and values (1)",
@@ -275,6 +276,8 @@ def _on(recipe: Recipe, nodes: int) -> Recipe:
     """Asked for with every transfer of every minibatch."""
     if recipe.one_sided and recipe.streams != "one":
         return _on(replace(recipe, streams="one"), nodes)  # it has both anyway
+    if recipe.sharding == WHOLE:  # on demand nothing runs so: it gathers from shards
+        return replace(recipe, sharding="full" if recipe.one_sided else WHOLE, exchange="end", far="each")
     if nodes == 1:
         return replace(recipe, sharding="full", exchange="end", far="each")
     if not recipe.one_sided:

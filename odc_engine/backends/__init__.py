@@ -6,6 +6,7 @@ The command lines' choices and the fixes in error messages follow from the list.
 from odc_engine.backends import cuda_ipc, gloo, nccl, nvshmem, shm, tcp, threads
 from odc_engine.backends.backend import Backend, Processes
 from odcsim.errors import InputError, nearest
+from odcsim.program import WHOLE
 from odcsim.recipe import Recipe
 
 ROWS: tuple[Backend, ...] = (
@@ -86,6 +87,8 @@ def check(row: Backend, recipe: Recipe) -> None:
             f"backend {row.name} has {' and '.join(row.syncs) if row.one_sided else 'collectives'} only",
             fix=f"use --backend {others}, or --sync {' or '.join(row.syncs)}",
         )
+    if sharding == WHOLE:
+        raise InputError("--sharding none", fix="use full or hybrid: the engine shards, and DDP needs none")
     if sharding not in row.shardings:
         others = ", ".join(dict.fromkeys(other.name for other in ROWS if sharding in other.shardings))
         raise InputError(f"backend {row.name} has no {sharding} sharding", fix=f"use --backend {others}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from odcsim.errors import InputError
-from odcsim.program import SHARDINGS, SIDES, SYNC_TABLE
+from odcsim.program import SHARDED, SIDES, SYNC_TABLE
 from odcsim.recipe import USUAL, Recipe
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Backend(ABC):
     device: str = "cpu"  # what computes: cpu, or GPUs (cuda)
     help: str = ""  # what it is under --device, where that chooses between rows of one name
     syncs: tuple[str, ...] = (*COLLECTIVES, *ONE_SIDED)
-    shardings: tuple[str, ...] = SHARDINGS
+    shardings: tuple[str, ...] = SHARDED
     profiled: tuple[str, ...] = ()  # syncs that `profile` measures, that of real compute first
 
     @property

@@ -126,8 +126,7 @@ def _of_comparison(comparison: Comparison) -> Levers:
         profile = setting.cost.profile
         return scaled(one.rows[0], _samples(chosen) / _samples(one.rows[0]), (profile.low, profile.high))
 
-    kinds: tuple[str, ...] = (BY_LENGTH, BATCH, GPUS, SHARED, LIMIT, CUT, AGAIN)
-    kinds += (SHARDING,) * (setting.cost.cluster.nodes > 1)
+    kinds: tuple[str, ...] = (BY_LENGTH, BATCH, GPUS, SHARED, LIMIT, CUT, AGAIN, SHARDING)
     return _try(found, changes(question, kinds), changed)
 
 
@@ -147,7 +146,7 @@ def _of_rollouts(steps: RolloutSteps) -> Levers:
         low, high = row.model_low / row.makespan_seconds, row.model_high / row.makespan_seconds
         return steps.whole(scaled(row, batch.samples / other.samples, (low, high)))
 
-    kinds = (SHARED, LIMIT, CUT, AGAIN, *((SHARDING,) if steps.setting.cost.cluster.nodes > 1 else ()))
+    kinds = (SHARED, LIMIT, CUT, AGAIN, SHARDING)
     given = bool(steps.around.generation)  # which holds for these prompts on these GPUs alone
     every = (one for one in _of_steps(question, batch) if one.kind == UPDATES or not given)
     return _try(found, chain(every, changes(question, kinds) if cause and not given else ()), changed)
@@ -281,8 +280,9 @@ def _cut(question: Question) -> Changed:
 
 
 def _sharding(question: Question) -> Changed:
+    several = setting_of(question, limited=False).cost.cluster.nodes > 1
     for how in SHARDINGS:
-        if question.recipe.sharding != how:
+        if question.recipe.sharding != how and (several or how != "hybrid"):
             yield f"--sharding {how}", replace(question, recipe=question.recipe.by(sharding=how))
 
 

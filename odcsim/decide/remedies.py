@@ -48,7 +48,7 @@ def remedies(setting: Setting) -> list[str]:
         if total <= limit:
             ways.append(_sized(words, total))
 
-    if setting.cost.sharded == "hybrid":  # a shard of everything on each device, where nodes hold all of it
+    if cost.sharded != "full":  # a shard of everything on each device, where nodes or devices hold all of it
         say("--sharding full", room.needed(cost.by(sharding="full"), tokens, longest).total)
     most = room.fullest(cost, longest, limit, setting.limit)
     if setting.trace.fullest <= most < tokens:  # the limit that was asked for is what does not fit

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from odcsim.catalog.estimates import memory
 from odcsim.cost import Cost
+from odcsim.program import WHOLE
 from odcsim.trace import Trace
 
 RIVAL = "layers"  # nodes exchange as FSDP2's collectives do under hybrid sharding, which is the rival at its best
@@ -44,6 +45,8 @@ def last(most: int, fits: Callable[[int], bool]) -> int:
 def groups(cost: Cost) -> tuple[int, ...]:
     """How many GPUs may share each sequence instead: twice as many and twice again, inside a node."""
     cluster, tried, each = cost.cluster, list[int](), 2 * cost.recipe.context
+    if cost.recipe.sharding == WHOLE:
+        return ()
     whole = cluster.gpus if cluster.nodes == 1 else cluster.devices_per_node
     while not cost.model.linear_layers and not whole % each and not cluster.gpus % each:
         tried.append(each)

@@ -17,7 +17,7 @@ from odcsim.decide.setting import Setting
 from odcsim.decide.way import Plans, Way
 from odcsim.executors import simulation
 from odcsim.neighbours.neighbour import lacking
-from odcsim.program import SYNCS, sync_named
+from odcsim.program import MEETING, SYNCS, WHOLE, sync_named
 from odcsim.question import Question
 from odcsim.recipe import RECOMPUTE
 from odcsim.results import capacity
@@ -90,14 +90,18 @@ def site(question: Question, groups: Sequence[int] = ()) -> Site:
     derived = usual.profile.fidelity != "catalogue" and not usual.profile.factor
     whole_nodes = usual.cluster.nodes > 1 and not question.devices % usual.cluster.devices_per_node
     shardings = ("full", "hybrid") if whole_nodes else ("full",)
-    choices = product(groups, ("full", "none") if derived else RECOMPUTE, shardings)
     memory = catalog.gpu(question.gpu or "").memory_bytes
+    told = trainer is None or "whole" in trainer.knows
+    if told and groups == (1,) and usual.cluster.gpus > 1:
+        alone = room.under(usual.by(sharding=WHOLE), MEETING)
+        shardings += (WHOLE,) * (room.least(alone, question.trace).total <= memory)
+    choices = product(groups, ("full", "none") if derived else RECOMPUTE, shardings)
     return Site(question, memory, tuple(setting(*one) for one in choices), Plans(question.minibatches))
 
 
 def best(site: Site, ways: Iterable[Way]) -> Way | None:
-    """The fastest of these, with whichever balancer makes it faster still. Hybrid sharding and lb-robust, which are
-    usual, where they cost next to nothing. None where there are none."""
+    """The fastest of these, with whichever balancer makes it faster still. Sharding, hybrid where there are nodes, and
+    lb-robust, which are usual, where they cost next to nothing. None where there are none."""
     seconds = {way: timed(site, way) for way in leading(site, ways)}
     if not seconds:
         return None
@@ -105,7 +109,8 @@ def best(site: Site, ways: Iterable[Way]) -> Way | None:
     others = {way: timed(site, way) for way in first.others()}
     fastest = min([seconds[first], *others.values()])
     near = {way: took for way, took in (seconds | others).items() if took <= NEAR * fastest}
-    return min(near, key=lambda way: (way.cost.sharded != "hybrid", not way.advised, near[way]))
+    usual = {"hybrid": 0, "full": 1, WHOLE: 2}
+    return min(near, key=lambda way: (usual[way.cost.sharded], not way.advised, near[way]))
 
 
 def leading(site: Site, ways: Iterable[Way]) -> list[Way]:

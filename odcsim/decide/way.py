@@ -9,7 +9,7 @@ from odcsim.decide import room
 from odcsim.decide.setting import Drawn, Setting, assign, draw_minibatches
 from odcsim.executors import simulation
 from odcsim.neighbours.neighbour import Rule
-from odcsim.program import sync_named
+from odcsim.program import WHOLE, sync_named
 from odcsim.schedule import ScheduleFile
 from odcsim.timeline import Floats
 
@@ -66,6 +66,8 @@ class Way:
     def words(self) -> str:
         """What it chooses of the recipe."""
         words = self.cost.recipe.full_words.removeprefix(" ")
+        if self.cost.sharded == WHOLE:
+            return f"no sharding, {words}"
         return f"{self.cost.sharded} sharding, {words}" if self.cost.cluster.nodes > 1 else words
 
     @property

@@ -49,7 +49,7 @@ ACCELERATE = Neighbour(
     {SFT: Entry(f"{ACCELERATE_LAUNCH}your_script.py", settings, "transformers 5.23.0, TrainingArguments")},
     LAST,
     (Rule(IN_PADDED, "batches as they come, padded to the longest of each"),),
-    frozenset({"hybrid", "moments", "by_length", "context", "chunked"}),
+    frozenset({"hybrid", "whole", "moments", "by_length", "context", "chunked"}),
     "docs/hugging-face.md",
     "your_script.py reads these by HfArgumentParser, loads data and model, and trains by transformers' Trainer",
     assumes=PLAIN,

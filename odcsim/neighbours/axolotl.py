@@ -38,13 +38,10 @@ def settings(row: ChosenRow) -> Settings:
         "micro_batch_size": row.each or 1,
         "gradient_accumulation_steps": row.accumulation,
         "gradient_checkpointing": row.recipe.recomputes,
-        "fsdp_version": 2,
-        "fsdp_config": {
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "reshard_after_forward": True,
-            "offload_params": row.recipe.offload,
-        },
     }
+    if not row.whole:
+        fsdp = {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "reshard_after_forward": True}
+        settings |= {"fsdp_version": 2, "fsdp_config": fsdp | {"offload_params": row.recipe.offload}}
     if row.chunked:
         settings |= CUT
     if row.meets_each:
@@ -77,7 +74,7 @@ AXOLOTL = Neighbour(
         Rule(IN_ROWS, f"packs of at most {MOST} samples, each as it comes into the first with room", rows, 100_000),
         Rule(IN_BATCHES, "batches as they come, flattened"),
     ),
-    frozenset({"hybrid", "on_host", "rank", "quantized", "moments", "chunked", "attention"}),
+    frozenset({"hybrid", "whole", "on_host", "rank", "quantized", "moments", "chunked", "attention"}),
     assumes=PLAIN,
     ending=KEPT,
 )

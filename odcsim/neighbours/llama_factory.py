@@ -75,7 +75,7 @@ LLAMA_FACTORY = Neighbour(
         Rule(IN_FULL_ROWS, "knapsacks of a thousand samples, filled up to the limit with padding", rows, 1000),
         Rule(IN_PADDED, "batches as they come, padded to the longest of each"),
     ),
-    frozenset({"hybrid", "rank", "quantized", "moments", "chunked", "attention"}),
+    frozenset({"hybrid", "whole", "rank", "quantized", "moments", "chunked", "attention"}),
     assumes=PLAIN,
     ending=KEPT,
 )

@@ -7,7 +7,7 @@ from typing import Any
 from odcsim.balance.balancer import Balancer
 from odcsim.errors import InputError
 from odcsim.neighbours.packing import Rows
-from odcsim.program import Sync, sync_named
+from odcsim.program import WHOLE, Sync, sync_named
 from odcsim.recipe import CHOICES, Recipe
 from odcsim.trace import DPO, SFT, Trace
 
@@ -20,10 +20,10 @@ PLAIN = {"stack": "plain", "loss": "whole"}  # layers and loss as transformers h
 # The last step of an epoch, which has fewer samples; or an epoch goes on in the next one.
 KEPT, DROPPED, GOING_ON = "kept", "dropped", "going on"
 # FSDP2 as it is priced: sharded by layers, which are whole for as long as they compute.
-ACCELERATE_LAUNCH = (
-    "accelerate launch --num_processes {devices} --num_machines {machines} --use_fsdp --fsdp_version 2 "
-    "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_reshard_after_forward true{mesh} "
-)
+ACCELERATE_LAUNCH = "accelerate launch --num_processes {devices} --num_machines {machines}{sharding} "
+WRAP = "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_reshard_after_forward true"
+FSDP = f" --use_fsdp --fsdp_version 2 {WRAP}{{mesh}}"
+DDP = " --multi_gpu"
 TORCHRUN = "torchrun --nnodes {machines} --nproc_per_node {per_machine} "
 # Not there, so that a run without data of its own ends at once.
 ELSEWHERE = "/path/to/"
@@ -83,6 +83,11 @@ class ChosenRow:
     def hybrid(self) -> bool:
         """Whether each of several nodes has all parameters."""
         return self.recipe.on(self.nodes).sharding == "hybrid"
+
+    @property
+    def whole(self) -> bool:
+        """Whether every device has all parameters."""
+        return self.recipe.on(self.nodes).sharding == WHOLE
 
     @property
     def workers(self) -> int:
@@ -215,7 +220,9 @@ class Neighbour:
             nodes, per_node = row.nodes, row.per_node
         mesh = mesh.format(nodes=nodes, per_node=per_node // each, context=each)
         per_machine = min(row.devices, row.per_node)
-        words = {"devices": row.devices, "machines": row.nodes, "per_machine": per_machine, "mesh": mesh, "file": file}
+        sharding = FSDP.format(mesh=mesh) if not row.whole else DDP if row.devices > 1 else ""
+        words = {"devices": row.devices, "machines": row.nodes, "per_machine": per_machine, "file": file}
+        words |= {"sharding": sharding}
         return self.entries[row.kind].command.format(**words, weights=row.weights.rpartition("/")[2])
 
     def kind(self, trace: Trace) -> str:
@@ -232,6 +239,8 @@ def unusual(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     a row has of those that some trainer knows."""
     if recipe.sharding == "hybrid":
         yield "hybrid", "--sharding hybrid", "sharding inside each node alone"
+    if recipe.sharding == WHOLE:
+        yield "whole", "--sharding none", "no sharding (DDP)"
     if recipe.offload:
         yield "on_host", "--offload", "states of the optimizer on the host"
     if recipe.context > 1:

@@ -28,6 +28,7 @@ def settings(row: ChosenRow) -> Settings:
     """A subcommand comes last: what stands behind it is its own."""
     subcommands = {"full": "activation-checkpoint:full", "none": "activation-checkpoint:none"}
     module, config = CONVERSATIONS.get(row.model.rpartition("/")[2].lower(), ("your_module", "your_config"))
+    copies = row.devices if row.whole else row.nodes if row.hybrid else 1
     settings: Settings = {
         "--module": module,
         "--config": config,
@@ -36,8 +37,8 @@ def settings(row: ChosenRow) -> Settings:
         "--training.seq_len": row.max_tokens,
         "--training.local_batch_size": 1,
         "--training.global_batch_size": row.workers * row.accumulation,
-        "--parallelism.data_parallel_shard_degree": (row.per_node if row.hybrid else row.devices) // row.recipe.context,
-        "--parallelism.data_parallel_replicate_degree": row.nodes if row.hybrid else 1,
+        "--parallelism.data_parallel_shard_degree": row.devices // row.recipe.context // copies,
+        "--parallelism.data_parallel_replicate_degree": copies,
     }
     if row.steps:
         settings["--training.steps"] = row.steps
@@ -77,7 +78,7 @@ TORCHTITAN = Neighbour(
     {SFT: Entry(f"{TORCHRUN}-m torchtitan.train", settings, "torchtitan 0.3.0, torchtitan/config/configs.py")},
     COLLECTIVE,
     (Rule(IN_FULL_ROWS, "packing in order until the next sample does not fit, filled up with padding", in_order),),
-    frozenset({"operators", "hybrid", "on_host", "compiled", "context"}),
+    frozenset({"operators", "hybrid", "whole", "on_host", "compiled", "context"}),
     "docs/torchtitan.md",
     "its configuration for conversations, sft_qwen3_8b_math, has Qwen3-8B and rows of question and answer: for others "
     "write one like it",

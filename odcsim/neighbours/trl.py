@@ -105,7 +105,7 @@ TRL = Neighbour(
         Rule(IN_ROWS, "packs of a thousand samples by best fit decreasing", best_fit, 1000, (SFT,)),
         Rule(IN_PADDED, "batches as they come, padded to the longest of each"),
     ),
-    frozenset({"hybrid", "rank", "quantized", "moments", "by_length", "attention", "policy"}),
+    frozenset({"hybrid", "whole", "rank", "quantized", "moments", "by_length", "attention", "policy"}),
     "docs/trl.md",
     balancers=(Balancer("trl", deal, "TRL's rows, even in squares of lengths", by_cost=False),),
     assumes={"stack": "plain"},  # its loss is in chunks (1.16.0: loss_type nll)

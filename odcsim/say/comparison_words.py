@@ -16,6 +16,7 @@ from odcsim.decide.limit import limits
 from odcsim.decide.remedies import remedies
 from odcsim.decide.whole_run import epochs
 from odcsim.neighbours.neighbour import Neighbour
+from odcsim.program import WHOLE
 from odcsim.recipe import CHOICES, Recipe
 from odcsim.results import capacity
 from odcsim.results.capacity import Need
@@ -407,14 +408,19 @@ def _ways_out(comparison: Comparison) -> list[str]:
 
 
 def _sharding(comparison: Comparison, decision: Decision) -> list[str]:
-    """What hybrid sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
+    """What another sharding, or all that a node keeps, brings the chosen row and costs, where somebody asked for it."""
     setting, chosen = comparison.setting, decision.chosen
     recipe, gain = setting.cost.recipe, chosen.over_full
     if recipe.on(2).hierarchical:  # asked for, whether or not there are nodes
         return [_gained("Hierarchical transfers", ("run", "make"), comparison, chosen)]
     if recipe.sharding == "full":
         return []
-    words = _gained("Hybrid sharding", ("runs", "makes"), comparison, chosen)
+    if recipe.sharding == WHOLE and chosen.one_sided:
+        return [
+            "On-demand is priced with full sharding: it gathers from shards. All else is not sharded, as under DDP."
+        ]
+    name = "Hybrid sharding" if recipe.sharding == "hybrid" else "Training without sharding (DDP)"
+    words = _gained(name, ("runs", "makes"), comparison, chosen)
     if gain is None:
         return [words]
     rivals, limit = [row for row in comparison.rows if not row.one_sided], comparison.memory_limit or math.inf
@@ -431,7 +437,7 @@ def _sharding(comparison: Comparison, decision: Decision) -> list[str]:
 
 def _gained(name: str, verbs: tuple[str, str], comparison: Comparison, chosen: Row) -> str:
     (run, make), times = verbs, chosen.over_full
-    if comparison.setting.cost.cluster.nodes == 1:
+    if comparison.setting.cost.cluster.nodes == 1 and chosen.recipe.sharding != WHOLE:
         return f"{name} {make} no difference here: there is one node, so it is full sharding."
     price = f"{_over_full(comparison, chosen) / 1e9:.1f} GB more memory per device"
     if times is None:
@@ -443,7 +449,7 @@ def _gained(name: str, verbs: tuple[str, str], comparison: Comparison, chosen: R
 
 def _over_full(comparison: Comparison, row: Row) -> float:
     """Bytes of a row's memory that full sharding would not need."""
-    cost = comparison.setting.cost
+    cost = room.under(comparison.setting.cost, row.sync)
     return memory.over_full(cost.model, cost.cluster.gpus, row.recipe, cost.holders)
 
 

@@ -7,6 +7,7 @@ from odcsim.catalog.estimates.compute import PUBLISHED, guessed
 from odcsim.decide.setting import Setting
 from odcsim.decide.words import BY, HELD, MORE
 from odcsim.profile import Profile
+from odcsim.program import WHOLE
 from odcsim.recipe import SEARCHED, Recipe, recipe_of
 from odcsim.support.numbers import counted, duration
 from odcsim.trace import DPO, Trace
@@ -56,7 +57,7 @@ def question(setting: Setting, *, limited: bool = True) -> str:
     cost, trace = setting.cost, setting.trace
     nodes = cost.cluster.nodes
     where = f"{cost.cluster.gpus} x {cost.profile.gpu}" + (f" in {nodes} nodes" if nodes > 1 else "")
-    where += ", hybrid sharding" if cost.recipe.sharding == "hybrid" else ""
+    where += {"hybrid": ", hybrid sharding", WHOLE: ", without sharding"}.get(cost.recipe.sharding, "")
     lengths = f"{trace.name} ({trace.in_words}, longest {trace.longest:,} tokens)"
     model, drawn = f"{cost.model.name}{cost.recipe.full_words}", counted(setting.minibatches, "minibatch")
     by = "" if setting.trainer is None else f", by {setting.trainer},"
@@ -70,7 +71,8 @@ def fixed(setting: Setting, *, limited: bool = True) -> str:
     known = recipe_of({name: recipe.value(name) for name in SEARCHED}).full_words.strip()
     why = f" ({setting.sharded_by})" if setting.sharded_by else ""
     tokens = [f"at most {setting.limit:,} tokens in a microbatch"] if limited else []
-    words = ", ".join([f"{setting.cost.sharded} sharding{why}", known, *tokens])
+    how = "no" if recipe.sharding == WHOLE else setting.cost.sharded
+    words = ", ".join([f"{how} sharding{why}", known, *tokens])
     beside = "" if recipe.context == 1 else f" {NOT_RUN}"
     return f"Not varied: {words}. To search these, run '{BY}'.{beside}{_charged(setting.cost.on_demand_cost)}"
 

@@ -18,6 +18,11 @@ def words(text):
     return shlex.split(" ".join(line.removesuffix("\\\\") for line in lines))
 def devices(argv):
     return int(argv[argv.index("--num_processes") + 1])
+def copies(argv):
+    if "--use_fsdp" not in argv:
+        return devices(argv)
+    name = "--parallelism_config_dp_replicate_size"
+    return int(argv[argv.index(name) + 1]) if name in argv else 1
 def each_batch(config):
     kwargs = config.accelerator_config.gradient_accumulation_kwargs or {}
     return bool(kwargs.get("sync_each_batch")) or config.gradient_accumulation_steps == 1
@@ -38,7 +43,7 @@ def read(text):
              "rows": devices(argv) * config.per_device_train_batch_size * config.gradient_accumulation_steps,
              "each_batch": each_batch(config), "chunked": True, "again": config.gradient_checkpointing,
              "rank": model.lora_r if model.use_peft else 0, "four_bits": model.load_in_4bit,
-             "epochs": config.num_train_epochs}
+             "epochs": config.num_train_epochs, "copies": copies(argv)}
     if found["kind"] == "grpo":
         found |= {"generated": devices(argv) * config.per_device_train_batch_size * config.steps_per_generation,
                   "rollouts": config.num_generations, "engine": config.vllm_tensor_parallel_size,
@@ -63,7 +68,8 @@ def read(text):
     return {"kind": "sft", "model": mine.model_name_or_path, "each": config.per_device_train_batch_size,
             "rows": devices(argv) * config.per_device_train_batch_size * config.gradient_accumulation_steps,
             "each_batch": each_batch(config), "chunked": config.use_liger_kernel,
-            "again": config.gradient_checkpointing, "rank": 0, "epochs": config.num_train_epochs}
+            "again": config.gradient_checkpointing, "rank": 0, "epochs": config.num_train_epochs,
+            "copies": copies(argv)}
 """,
     "llamafactory": SHELL + """
 import yaml
@@ -84,7 +90,8 @@ def read(text):
             "each_batch": each_batch(config), "chunked": every["enable_liger_kernel"],
             "again": not every["disable_gradient_checkpointing"],
             "rank": every["lora_rank"] if every["finetuning_type"] == "lora" else 0,
-            "four_bits": every["quantization_bit"] == 4, "epochs": config.num_train_epochs}
+            "four_bits": every["quantization_bit"] == 4, "epochs": config.num_train_epochs,
+            "copies": copies(launch.split())}
 """,
     "axolotl": """
 import yaml
@@ -109,7 +116,8 @@ def read(text):
             "each_batch": bool((kwargs or {}).get("sync_each_batch")) or found.gradient_accumulation_steps == 1,
             "chunked": bool(cut), "again": bool(found.gradient_checkpointing),
             "rank": found.lora_r if found.adapter else 0, "four_bits": bool(found.load_in_4bit),
-            "epochs": found.num_epochs}
+            "epochs": found.num_epochs,
+            "copies": (found.dp_replicate_size or 1) if found.fsdp_config else devices}
 """,
     "torchtitan": SHELL + """
 from torchtitan.config import ConfigManager

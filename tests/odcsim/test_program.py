@@ -10,11 +10,27 @@ from hypothesis import strategies as st
 from strategies import COMPUTES, PREFETCHES
 
 from odcsim.errors import InputError
-from odcsim.program import COMM, COMPUTE, EVERY, GATHER, PUSH, ROOT, SHARDINGS, SYNCS, Program, check_counts, program
+from odcsim.program import (
+    COMM,
+    COMPUTE,
+    EVERY,
+    GATHER,
+    PUSH,
+    ROOT,
+    SHARDED,
+    SHARDINGS,
+    SYNCS,
+    WHOLE,
+    Program,
+    check_counts,
+    program,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 sizes = st.integers(1, 6), st.integers(0, 3)
-programs = st.builds(program, *sizes, *map(st.sampled_from, (SYNCS, PREFETCHES, SHARDINGS)))
+programs, sharding = (
+    st.builds(program, *sizes, *map(st.sampled_from, (SYNCS, PREFETCHES, some))) for some in (SHARDINGS, SHARDED)
+)
 
 
 def of(p: Program, **wanted: object) -> list[int]:
@@ -58,7 +74,24 @@ def test_lanes_partition_the_steps(p):
     assert len(lines) == len(set(lines)) == len(p.steps)
 
 
-@given(programs)
+@given(st.integers(1, 6), st.integers(0, 3), st.sampled_from(["collective", "deferred"]), st.sampled_from(PREFETCHES))
+def test_without_sharding_nothing_is_gathered_and_devices_meet_where_gradients_leave(layers, microbatches, sync, ahead):
+    whole, sharded = (program(layers, microbatches, sync, ahead, how) for how in (WHOLE, "full"))
+    assert not of(whole, kind="gather")
+    assert [s.unit for s in whole.steps if s.kind == "push"] == [s.unit for s in sharded.steps if s.kind == "push"]
+    computes = [[s.unit for s in p.steps if s.kind == "compute"] for p in (whole, sharded)]
+    assert computes[0] == computes[1]
+    assert {s.kind for s in whole.steps if s.meets} <= {"push", "meeting"}
+    for m in range(microbatches):  # a push sums what a backward has made
+        for unit in range(layers + 1):
+            [push] = of(whole, kind="push", microbatch=m, unit=unit) or [None]
+            what = "embed backward" if unit == ROOT else "backward"
+            [made] = [i for i in timed(whole, what, m) if whole.steps[i].unit == unit]
+            assert push is None or made in whole.steps[push].after
+    assert program(layers, microbatches, "on-demand", ahead, WHOLE) == program(layers, microbatches, "on-demand", ahead)
+
+
+@given(sharding)
 def test_each_sync_moves_what_it_must(p):
     """Every layer is gathered twice (it is resharded after its forward), the root once (it is not). And each microbatch
     computes every unit forward and backward in order."""
@@ -94,7 +127,7 @@ def test_where_devices_meet(p):
     assert [s.kind for s in p.steps[p.end :]] == [*last, *["gather", "meeting"] * hybrid]
 
 
-@given(programs)
+@given(sharding)
 def test_hybrid_sharding_leaves_a_node_twice_a_minibatch_and_full_with_every_transfer(p):
     """Once before the optimizer, with gradients, once after it, with parameters; and both are waited for."""
     away = [i for i, s in enumerate(p.steps) if p.leaves_node(s)]
@@ -112,7 +145,7 @@ def test_hybrid_sharding_leaves_a_node_twice_a_minibatch_and_full_with_every_tra
     assert p.steps[fetched].after == (fetched - 1,)  # the word that peers' shards are new, or the optimizer
 
 
-@given(programs)
+@given(sharding)
 def test_the_root_gather_is_exposed_and_waits_for_the_last_push(p):
     """FSDP2's root gather waits for the compute stream, which the root push of the microbatch before it holds up. What
     else computes waits for its own gather, a push for the backward that made its gradient, the optimizer for all."""
@@ -135,7 +168,7 @@ def test_the_root_gather_is_exposed_and_waits_for_the_last_push(p):
         assert p.steps[overhead].after == tuple(before[-1:])
 
 
-@given(programs)
+@given(sharding)
 def test_how_far_a_gather_runs_ahead(p):
     """In compute steps between the one that a gather waits for and the one that it is for.
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from odcsim.catalog.estimates.compute import adapter_parameters, trained_share
 from odcsim.catalog.estimates.work import OPTIMIZERS, SCORES, STACKS, matmuls
 from odcsim.model import BYTES_BF16, BYTES_FP32, Model
-from odcsim.program import sync_named
+from odcsim.program import WHOLE, sync_named
 from odcsim.recipe import USUAL, Recipe
 
 # FSDP2 prefetches: while one layer computes, the next is there. A third's bytes are on their way, and of the gradients
@@ -123,9 +123,14 @@ def estimate(
     others = float(devices > 1)  # one device sends nothing
     carried = recipe.quantized or BYTES_BF16  # of a layer's weight on its way
 
+    # DDP sends gradients from buckets of its own, beside the gradients.
+    buckets = others * states.gradients * (recipe.sharding == WHOLE)
+
     def gathered(layers: int) -> float:
         """Bytes of what is in no layer and of so many layers. In few bits nobody copies what is there already, and one
         matmul's weight at a time is in bf16."""
+        if recipe.sharding == WHOLE:  # as autocast has them: what is kept in fp32, cast for a whole pass
+            return BYTES_BF16 * model.parameters * trained_share(model, recipe.lora) * (recipe.optimizer != "pure")
         if not recipe.quantized:
             return BYTES_BF16 * (root + layers * layer)
         one = BYTES_BF16 * max(m.inner * m.outer for m in matmuls(model))
@@ -136,19 +141,20 @@ def estimate(
         logits=logits(model, tokens, recipe),
         unsharded=gathered(1 if recipe.reshard else model.layers),
         gradients=BYTES_BF16 * (0.0 if recipe.kernels.loss == "whole" else head),
+        buffers=buckets,
     )
     last = Memory(  # layer's backward
         activations=own.stored + own.layer,
         unsharded=gathered(LAYERS_GATHERED if recipe.reshard else model.layers),
         gradients=BYTES_BF16 * (going + head),
-        buffers=others * (carried * layer + recipe.sent * going) + keys,
+        buffers=(buckets or others * (carried * layer + recipe.sent * going)) + keys,
     )
     stored = own.stored + own.inputs if own.inputs else own.stored / model.layers
     first = replace(last, activations=own.layer + stored)
     reduction = Memory(  # of what is in no layer
-        unsharded=BYTES_BF16 * root, gradients=BYTES_BF16 * head, buffers=others * recipe.sent * head
+        unsharded=BYTES_BF16 * root, gradients=BYTES_BF16 * head, buffers=buckets or others * recipe.sent * head
     )
-    step = Memory(step=states.step)
+    step = Memory(step=states.step, buffers=buckets)
     # A first microbatch has the loss and the last layer's backward before there are any shards of gradients.
     early = 0.0 if microbatches == 1 else states.gradients
     later = states.gradients
@@ -169,9 +175,9 @@ def estimate(
 
 
 def over_full(model: Model, devices: int, recipe: Recipe, holders: int) -> float:
-    """Bytes that hybrid sharding needs more than full sharding, whatever the tokens."""
-    hybrid, full = (_states(model, devices, recipe, of) for of in (holders, 0))
-    more, less = (sum((m.weights, m.moments, m.arena, m.in_node, m.gradients)) for m in (hybrid, full))
+    """Bytes that another sharding needs more than full sharding, whatever the tokens."""
+    asked, full = _states(model, devices, recipe, holders), _states(model, devices, recipe.by(sharding="full"), 0)
+    more, less = (sum((m.weights, m.moments, m.arena, m.in_node, m.gradients)) for m in (asked, full))
     return more - less
 
 
@@ -179,7 +185,7 @@ def _states(model: Model, devices: int, recipe: Recipe, holders: int) -> Memory:
     """What is there all the time, shards of gradients among it; and what the optimizer's step needs beside that."""
     sync, optimizer, trained = sync_named(recipe.sync), OPTIMIZERS[recipe.optimizer], trained_share(model, recipe.lora)
     # Every node has all states, and shards of gradients, where it gets all sums; else all devices together do.
-    by_node = holders and recipe.exchange == "layers"
+    by_node = holders and (recipe.exchange == "layers" or recipe.sharding == WHOLE)
     owners = holders if by_node else devices
     share, here = model.parameters / owners, not recipe.offload
     # Libraries of adapters load a frozen weight in bf16, and FSDP1 leaves it so; a compiled stack is FSDP2's, which
@@ -203,7 +209,7 @@ def _states(model: Model, devices: int, recipe: Recipe, holders: int) -> Memory:
     return Memory(
         weights=here * share * (optimizer.master * trained + frozen * (1 - trained)),
         moments=here * share * trained * optimizer.moments,
-        gradients=shards + (0.0 if sync.push_every_microbatch else every),
+        gradients=shards + (0.0 if sync.push_every_microbatch or recipe.sharding == WHOLE else every),
         arena=0.0 if sync.meets else (moved + BYTES_FP32 * trained) * model.parameters / devices,
         in_node=in_node,
         step=here * share * trained * optimizer.roots,

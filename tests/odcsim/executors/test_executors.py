@@ -12,7 +12,7 @@ from strategies import ANYHOW, BETWEEN, ONCE, PREFETCHES, TRANSFERS, Case, cases
 
 from odcsim.cluster import Cluster
 from odcsim.executors import analytic, des
-from odcsim.program import COMPUTE, program
+from odcsim.program import COMPUTE, SHARDED, program
 
 
 def makespans(case: Case) -> np.ndarray:
@@ -98,7 +98,7 @@ def test_on_demand_without_transfers_takes_the_largest_sum(case):
     np.testing.assert_allclose(makespans(free), work.max(axis=1), rtol=1e-12)
 
 
-@given(cases(syncs=("collective",), prefetches=("none",), microbatches=(1, 3), layers=(1, 4)))
+@given(cases(syncs=("collective",), prefetches=("none",), microbatches=(1, 3), layers=(1, 4), shardings=SHARDED))
 def test_collective_without_transfers_or_prefetch_is_lockstep(case):
     """The sum over stretches between meetings of the slowest device: what the ODC paper's packer assumes of FSDP."""
     free = case.without(*TRANSFERS, *BETWEEN, *ONCE)
@@ -116,7 +116,16 @@ def layers_of(case: Case) -> list[int]:
 
 
 @settings(max_examples=100)
-@given(cases(syncs=("collective",), prefetches=("fsdp2",), devices=(2, 4), layers=(1, 7), microbatches=(1, 3)))
+@given(
+    cases(
+        syncs=("collective",),
+        prefetches=("fsdp2",),
+        devices=(2, 4),
+        layers=(1, 7),
+        microbatches=(1, 3),
+        shardings=SHARDED,
+    )
+)
 def test_devices_differ_by_two_layers_at_most_and_stay_in_one_microbatch(case):
     """FSDP2's prefetch limits under a collective: when one starts a layer, all have ended the third before it.
 

@@ -32,6 +32,7 @@ CHOICES = {
     "moments": {"optimizer": "8bit"},
     "chunked": {"loss": "chunked"},
     "hybrid": {"sharding": "hybrid"},
+    "whole": {"sharding": "none"},
     "": {"recompute": "none"},
 }
 
@@ -92,7 +93,7 @@ def priced(answer, flags):
         "each": made["each"] or 1,
         "packs": not made["each"],
         "four_bits": asked["quantization"] == "nf4",
-        "copies": row.nodes if row.hybrid else 1,
+        "copies": row.devices if row.whole else row.nodes if row.hybrid else 1,
     }
     if row.kind == GRPO:
         each, engine = asked["rollouts"], told["generation"]["engine_gpus"]
