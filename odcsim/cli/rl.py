@@ -57,7 +57,7 @@ def add_steps(asked: Any, step: Any, *, required: bool) -> None:
         ),
     ]
     critic = step.add_argument("--critic", action="store_true", help="also train a critic of the same shape")
-    for one in (critic, *(() if required else own)):
+    for one in (critic, *(() if required else own[2:])):
         rare(one)
 
 

@@ -475,6 +475,6 @@ def _why_not(site: Site) -> str:
     least = min((room.least(cost, site.trace) for cost in costs), key=lambda memory: memory.total)
     terms = least.terms
     most = IN_WORDS[max(terms, key=terms.__getitem__)]
-    why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, most of it {most}"
+    why = f"needs {least.total / 1e9:.0f} GB of {site.memory / 1e9:.0f}, the largest part {most}"
     ways_out = "; ".join(remedies(site.settings[0]))
     return f"{why}; would fit: {ways_out}" if ways_out else why

@@ -232,6 +232,8 @@ def inputs(setting: Setting) -> dict[str, Any]:
         "unit": setting.trace.unit,
         "kind": setting.trace.kind,
         "trace_origin": setting.trace.origin,
+        "truncate": setting.question.truncate if setting.question else None,
+        "drop_over": setting.question.drop_over if setting.question else None,
         "model": cost.model.name,
         "model_asked": setting.model_asked or cost.model.name,
         "gpu": cost.profile.gpu,

@@ -6,6 +6,7 @@ answers are asked for at once; those for whose keys and values there is no room 
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ MEET = 10e-6  # seconds of an all-reduce of few bytes inside a node, of which a 
 SHARED, ALONE = 0.6, 0.85  # of a GPU's memory that an engine has beside training (NeMo-RL's recipes), and by itself
 WEIGHTS = 0.75  # of that, at most, for weights where nobody says how many GPUs an engine has
 LOW, HIGH = 0.7, 1.3  # of generation's seconds, 90 %: docs/rollouts.md
+NINETY = 1.645  # standard deviations to either side of 90 % of a normal distribution
 TAIL = 0.1  # of an engine's answers: when so few are left, the rest of its time is the long tail
 
 
@@ -138,6 +140,7 @@ class GenerationTime:
     engine_gpus: int = 0
     memory_share: float = 0.0  # of a GPU's memory that an engine may fill
     tail: float = 0.0  # the share of the seconds when at most a tenth of an engine's answers are still written
+    open: float = 0.0  # the standard deviation of the logarithm, by which other pilots would have come out otherwise
 
     @property
     def estimated(self) -> bool:
@@ -145,8 +148,11 @@ class GenerationTime:
 
     @property
     def between(self) -> tuple[float, float]:
-        """The ends of its interval, as factors."""
-        return (LOW, HIGH) if self.estimated else (1.0, 1.0)
+        """The ends of its 90 % interval, as factors: of how far estimates are off, and of which answers were known."""
+        if not self.estimated:
+            return 1.0, 1.0
+        low, high = (math.hypot(math.log(end), NINETY * self.open) for end in (LOW, HIGH))
+        return math.exp(-low), math.exp(high)
 
 
 def engine_of(model: Model, gpu: GPU, cluster: Cluster, share: float, gpus: int | None = None) -> Engine:

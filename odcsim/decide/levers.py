@@ -18,7 +18,7 @@ from odcsim.decide.comparison import Comparison
 from odcsim.decide.decision import NOTABLE, decide
 from odcsim.decide.evaluate import evaluate
 from odcsim.decide.remedies import WHOLE, lost
-from odcsim.decide.rl import RolloutBatch, RolloutSteps, one_row
+from odcsim.decide.rl import Around, RolloutBatch, RolloutSteps, one_row
 from odcsim.decide.setting import Setting
 from odcsim.decide.way import Way
 from odcsim.decide.whole_run import WholeRun
@@ -34,7 +34,7 @@ from odcsim.support.values import expect
 
 BY_LENGTH, BATCH, GPUS, SHARED, CUT = "by length", "batch", "GPUs", "shared", "cut"
 LIMIT, SHARDING, AGAIN = "limit", "sharding", "recompute"  # an advice has searched these
-PROMPTS, UPDATES = "prompts", "updates"  # of a step of rollouts
+PROMPTS, UPDATES, ENGINE = "prompts", "updates", "engine"  # of a step of rollouts
 TIMES = (2, 4)  # as large a batch, and as few GPUs
 SHORT = 0.99  # of samples are no longer than a cutoff that is tried
 
@@ -48,6 +48,7 @@ class Variant:
     question: Question
     lost: str = ""  # what a cutoff costs in samples and tokens
     batch: RolloutBatch | None = None  # of steps of rollouts
+    around: Around | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +143,24 @@ def _of_rollouts(steps: RolloutSteps) -> Levers:
 
     def changed(change: Variant) -> Row | None:
         other = change.batch or batch
-        row = one_row(change.question, other, steps.around, best.row.pair).row
+        row = one_row(change.question, other, change.around or steps.around, best.row.pair).row
         low, high = row.model_low / row.makespan_seconds, row.model_high / row.makespan_seconds
         return steps.whole(scaled(row, batch.samples / other.samples, (low, high)))
 
     kinds = (SHARED, LIMIT, CUT, AGAIN, SHARDING)
     given = bool(steps.around.generation)  # which holds for these prompts on these GPUs alone
-    every = (one for one in _of_steps(question, batch) if one.kind == UPDATES or not given)
-    return _try(found, chain(every, changes(question, kinds) if cause and not given else ()), changed)
+    every = (one for one in _of_steps(steps) if one.kind == UPDATES or not given)
+    rest = kinds if cause else (CUT,)
+    return _try(found, chain(every, () if given else changes(question, rest)), changed)
 
 
-def _of_steps(question: Question, batch: RolloutBatch) -> Iterator[Variant]:
-    """Fewer GPUs, more prompts in a step, fewer updates on them."""
+def _of_steps(steps: RolloutSteps) -> Iterator[Variant]:
+    """Larger engines, fewer GPUs, more prompts in a step, fewer updates on them."""
+    question, batch, gpus = steps.question, steps.batch, steps.generation.engine_gpus
+    for times in TIMES:
+        if gpus and question.devices % (times * gpus) == 0:
+            around = replace(steps.around, tensor_parallel=times * gpus)
+            yield Variant(ENGINE, f"--tensor-parallel {times * gpus}", question, around=around)
     for times in TIMES:
         if question.devices % times == 0:
             fewer = question.devices // times
@@ -280,9 +287,9 @@ def _cut(question: Question) -> Changed:
 
 
 def _sharding(question: Question) -> Changed:
-    several = setting_of(question, limited=False).cost.cluster.nodes > 1
+    cost = setting_of(question, limited=False).cost
     for how in SHARDINGS:
-        if question.recipe.sharding != how and (several or how != "hybrid"):
+        if how != cost.recipe.sharding and (cost.cluster.nodes > 1 or how != "hybrid"):
             yield f"--sharding {how}", replace(question, recipe=question.recipe.by(sharding=how))
 
 

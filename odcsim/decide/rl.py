@@ -2,6 +2,7 @@
 on in updates; beside that passes without backward, and generation, on the same GPUs or on some of their own."""
 
 import argparse
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -39,6 +40,7 @@ from odcsim.trace import GRPO, Trace, check_drawn
 
 PASSES = Option(int, "a whole number from 0 to 3", 0, 3, SIZES)
 TIME = "give seconds, or a time such as 3min"
+PILOTS = 12  # that might have been recorded, for how much this one leaves open
 SHARES = (0.125, 0.25, 0.5, 0.75)  # of GPUs that may generate alone
 
 
@@ -182,7 +184,12 @@ class RolloutSteps(Result):
 
     def as_json(self) -> dict[str, Any]:
         """As `odcsim rl --json` prints it."""
+        trace: Trace = self.question.trace
         said = {**asdict(self.batch), **self.around.inputs(), "total_steps": self.total_steps}
+        said |= {"longest_answer": None, "longest_prompt": None}
+        if trace.loss is not None:  # which says what of a rollout was generated
+            said["longest_answer"] = int(trace.loss.max())
+            said["longest_prompt"] = int((trace.lengths - trace.loss).max())
         whole = {"total_steps": self.total_steps, "rows": [self.spent(step.row) for step in self.rows]}
         return {
             "schema": 1,
@@ -310,11 +317,14 @@ class Steps:
         lengths, trace = self.steps.lengths, self.steps
         answers = lengths if trace.loss is None else trace.loss
         parts = (np.split(of, batch.steps) for of in (lengths - answers, answers))
-        found = generate(engine, gpus, list(zip(*parts, strict=True)), batch.rollouts)
+        drawn = list(zip(*parts, strict=True))
+        found = generate(engine, gpus, drawn, batch.rollouts)
         if found is None:
             problem = f"generation: {gpus} x {hardware.name} do not hold {cost.model.name} and its longest answer"
             raise InputError(problem, fix="give --tensor-parallel, more GPUs, or --generation-seconds")
-        return found
+        others = (generate(engine, gpus, [step], batch.rollouts) for step in other_pilots(self.question, batch))
+        logs = [math.log(one.seconds) for one in others if one is not None]
+        return replace(found, open=float(np.std(logs)) if len(logs) > 1 else 0.0)
 
     def by(self, dealer: "Dealer") -> list[RolloutStep]:
         """The rows of a rule, one for each sync."""
@@ -335,6 +345,28 @@ def one_row(question: Question, batch: RolloutBatch, around: Around, pair: tuple
     dealer = next(one for one in dealers(question.trainer) if one.name == balancer)
     [step] = Steps(question, batch, around).by(replace(dealer, syncs=(sync,)))
     return step
+
+
+def other_pilots(question: Question, batch: RolloutBatch) -> Iterator[tuple[Ints, Ints]]:
+    """A step of each of some pilots that might have been recorded instead: as many prompts of this one, drawn anew and
+    with repeats, from which the step draws as it does from this one."""
+    trace: Trace = question.trace
+    if question.whole:
+        return
+    rng, known = np.random.default_rng(question.seed), trace.prompts
+    groups = trace.size if known is None else int(known.max()) + 1
+    each = 1 if known is None else batch.rollouts
+    members = None if known is None else np.split(np.argsort(known, kind="stable"), np.cumsum(np.bincount(known))[:-1])
+    for _ in range(PILOTS):
+        pilot = rng.integers(0, groups, groups)
+        prompts = rng.choice(pilot, batch.samples // each, replace=groups < batch.samples // each)
+        ids = prompts
+        if members is not None:
+            few = [members[prompt] for prompt in prompts]
+            ids = np.concatenate([rng.choice(of, each, replace=len(of) < each) for of in few])
+        lengths = trace.take(ids)
+        answers = lengths if trace.loss is None else trace.loss[trace.rows(ids)]
+        yield lengths - answers, answers
 
 
 def gpu_of(question: Question, setting: Setting) -> GPU | None:

@@ -89,7 +89,7 @@ def site(question: Question, groups: Sequence[int] = ()) -> Site:
     usual = setting(groups[0], "full", "full").cost
     derived = usual.profile.fidelity != "catalogue" and not usual.profile.factor
     whole_nodes = usual.cluster.nodes > 1 and not question.devices % usual.cluster.devices_per_node
-    shardings = ("full", "hybrid") if whole_nodes else ("full",)
+    shardings: tuple[str, ...] = ("full", "hybrid") if whole_nodes else ("full",)
     memory = catalog.gpu(question.gpu or "").memory_bytes
     told = trainer is None or "whole" in trainer.knows
     if told and groups == (1,) and usual.cluster.gpus > 1:

@@ -71,6 +71,10 @@ class ChosenRow:
     engine_gpus: int = 0  # that an inference engine of rollouts has; 0: nobody said
     memory_share: float = 0.0  # of each of them that it fills
     data: str = ""
+    cut: int = 0  # tokens that samples were shortened to; 0: they were not
+    dropped: int = 0  # tokens over which samples were dropped
+    answer: int = 0  # tokens of the longest answer, and of the longest prompt; 0: nobody said
+    prompt: int = 0
     samples_made: float = 0.0  # of a step, where a trainer makes it by itself
     tokens_made: float = 0.0
     group_by_length: bool = False

@@ -204,6 +204,9 @@ def _best(able: list[Given], trainer: Neighbour, fix: str) -> Given:
     return min(fitting, key=lateness)
 
 
+OF_ROLLOUTS = (("answer", "longest_answer"), ("prompt", "longest_prompt"))
+
+
 def _row_of(inputs: Given, row: Given, trainer: Neighbour, rollouts: int) -> ChosenRow:
     """The row as the trainer is to run it; what it does not say is in the question that it answers."""
     both = Given("", {**inputs.mapping(), **row.mapping()}, row.where)
@@ -250,6 +253,10 @@ def _row_of(inputs: Given, row: Given, trainer: Neighbour, rollouts: int) -> Cho
         model=str(both.key("model_asked", both.key("model", "").value).value),
         epochs=float(epochs) if isinstance(epochs, int | float) else None,
         data=str(both.key("trace", "").value),
+        **{
+            field: 0 if both.key(key).value is None else both.key(key).whole(0)
+            for field, key in (("cut", "truncate"), ("dropped", "drop_over"), *OF_ROLLOUTS)
+        },
         samples_made=float(own.key("samples", 0).number()),
         tokens_made=float(own.key("tokens", 0).number()),
         group_by_length=both.key("group_by_length", False).flag(),
@@ -266,6 +273,10 @@ def _notes(trainer: Neighbour, row: ChosenRow) -> Iterator[str]:
     yield f"names as in {trainer.entries[row.kind].source}"
     if row.data:
         yield f"lengths were those of {row.data}: train on that dataset, in place of {DATA}"
+    if row.cut:
+        yield f"lengths were cut at {row.cut:,} tokens: cut your samples there before they are packed or counted"
+    if row.dropped:
+        yield f"samples over {row.dropped:,} tokens were dropped: drop them from your dataset"
     if row.weights.startswith(ELSEWHERE):
         yield f"the model is {row.model}: name its weights in place of {row.weights}"
     if row.sync.meets:

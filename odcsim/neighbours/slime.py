@@ -17,7 +17,7 @@ def grpo_settings(row: ChosenRow) -> Settings:
         "--rollout-batch-size": row.prompts * row.updates,
         "--n-samples-per-prompt": row.rollouts,
         **row.generation("--num-rollout", "--rollout-num-gpus-per-engine", "--sglang-mem-fraction-static"),
-        "--rollout-max-response-len": row.longest or row.max_tokens,
+        "--rollout-max-response-len": row.answer or row.longest or row.max_tokens,
         "--global-batch-size": row.samples,
         "--colocate": None,
     }

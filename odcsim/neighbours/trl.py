@@ -53,7 +53,7 @@ def grpo_settings(row: ChosenRow) -> Settings:
     return settings | {
         **row.generation("--max_steps", f"{VLLM}tensor_parallel_size", f"{VLLM}gpu_memory_utilization", row.updates),
         "--num_generations": row.rollouts,
-        "--max_completion_length": row.longest or row.max_tokens,
+        "--max_completion_length": row.answer or row.longest or row.max_tokens,
         "--reward_funcs": "your_rewards.reward",
         "--beta": 0.04 if row.passes > (row.updates > 1) else 0.0,
     }

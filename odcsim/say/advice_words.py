@@ -229,6 +229,10 @@ def _trust(advice: Advice, rent: Offer) -> Iterator[str]:
         yield "WARNING: some samples or microbatches are beyond what the seconds were fitted to: extrapolated."
     if trainer is not None:
         yield comparison_words.rules(trainer, advice.wish.trace, question.recipe)
+        way = rent.chosen.way
+        if way.setting.trace.bundle is None:  # of rows that are packed nothing was left out
+            there = {one.balancer for one in stock.choose(way.setting)}
+            yield from comparison_words.left_out(way.setting, trainer, there)
     searched = [name for name in SEARCHED if name != "sharding" or trainer is None or "hybrid" in trainer.knows]
     yield setting_words.searched(question.recipe, searched, question.on_demand_cost)
     origins = {o.gpu: o.chosen.way.cost.profile.origin for o in [*advice.offers[::-1], rent]}

@@ -1,7 +1,7 @@
 """What a comparison comes to, in sentences for somebody who will decide by them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from odcsim.decide.decision import NOTABLE, Decision, decide, rows_to_show
 from odcsim.decide.levers import Levers
 from odcsim.decide.limit import limits
 from odcsim.decide.remedies import remedies
+from odcsim.decide.setting import Setting
 from odcsim.decide.whole_run import epochs
 from odcsim.neighbours.neighbour import Neighbour
 from odcsim.program import WHOLE
@@ -362,8 +363,13 @@ def _rules(comparison: Comparison) -> Iterator[str]:
     if (trainer := stock.find(setting.trainer)) is None:
         return
     yield rules(trainer, setting.trace, setting.cost.recipe)
+    yield from left_out(setting, trainer, {balancer for balancer, _ in comparison.stock})
+
+
+def left_out(setting: Setting, trainer: Neighbour, there: Container[str]) -> Iterator[str]:
+    """Rules of the trainer that would train on another batch."""
     for rule in trainer.own(setting.trace):
-        if rule.rows is None or rule.balancer in {balancer for balancer, _ in comparison.stock}:
+        if rule.rows is None or rule.balancer in there:
             continue
         why = "rows would span steps that are kept in order"
         if setting.trace.bundle is not None:
@@ -378,7 +384,8 @@ def rules(trainer: Neighbour, trace: Trace, recipe: Recipe) -> str:
     own = [CHOICES[name].phrase(of) for name, of in trainer.assumes.items() if recipe.value(name) == of]
     assumed = f" Assumed for it, unless you ask for others: {', '.join(own)}." if own else ""
     syncs = " or ".join(trainer.syncs)
-    return f"{trainer.name} assigns samples by its own rules ({every}) under {syncs} sync.{assumed}"
+    start = f" To start a row: '--json | odcsim flags {trainer.name} -'."
+    return f"{trainer.name} assigns samples by its own rules ({every}) under {syncs} sync.{assumed}{start}"
 
 
 def settings(made: Made, unit: str = "sample") -> str:

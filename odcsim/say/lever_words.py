@@ -10,14 +10,15 @@ from odcsim.decide.levers import (
     BATCH,
     BY_LENGTH,
     CUT,
+    ENGINE,
     GPUS,
     LIMIT,
     PROMPTS,
     SHARDING,
     SHARED,
     UPDATES,
+    Lever,
     Levers,
-    Variant,
 )
 from odcsim.results.summary import Row
 from odcsim.say import row_words
@@ -30,6 +31,7 @@ TRAINS = {
     BATCH: "fewer, larger steps: the learning rate has to follow",
     PROMPTS: "fewer, larger steps: the learning rate has to follow",
     UPDATES: "fewer updates on the same rollouts, all of them nearer to the policy that wrote them",
+    ENGINE: "the same training, answers by engines of more GPUs each",
     GPUS: "the same training",
     SHARED: "the same training, in a trainer that runs context parallelism (few published runs say how fast)",
     LIMIT: "the same training",
@@ -96,17 +98,23 @@ def tables(levers: Levers) -> list[AnswerTable]:
     every = [levers.base, *(lever.row for lever in levers.found)]
     head, cells = row_words.table(every, (paid, "time", "idle", "memory"))
     names = ["as it is", *(lever.change.flags for lever in levers.found)]
-    details = [[], *([_trains(lever.change)] for lever in levers.found)]
+    details = [[], *([_trains(lever, levers.base)] for lever in levers.found)]
     rows = [[name, *row] for name, row in zip(names, cells, strict=True)]
     says = f"Each changes one thing alone, and is of {levers.basis}; all else is chosen anew where nobody gave it."
     return [AnswerTable(["change", *head], rows, NAME, details=details, says=says)]
 
 
-def _trains(change: Variant) -> str:
-    return TRAINS[change.kind].format(lost=change.lost)
+def _trains(lever: Lever, base: Row) -> str:
+    """What it does to training; of a trainer that makes steps of another size by its settings, that too."""
+    words = TRAINS[lever.change.kind].format(lost=lever.change.lost)
+    samples, asked = (row.made.samples if row.made else 0.0 for row in (lever.row, base))
+    if lever.change.kind in (BATCH, PROMPTS, UPDATES) or round(samples) == round(asked):
+        return words
+    return f"{words}, but in steps of {samples:,.0f} samples, and not of {asked:,.0f}"
 
 
 def rest(levers: Levers) -> Iterator[str]:
     """What was tried in vain."""
     if levers.tried:
-        yield f"Not notably cheaper, or over memory: {', '.join(change.flags for change in levers.tried)}."
+        flags = ", ".join(change.flags for change in levers.tried)
+        yield f"Not notably cheaper, or tight in memory or over it: {flags}."

@@ -17,6 +17,7 @@ from odcsim.say.row_words import memory
 from odcsim.support.numbers import counted, duration, finer, from_to, money
 
 REFERENCE, VERL = ("packed", MEETING), ("rollout", MEETING)  # what needs no rule; and verl's rule
+PILOT = 4  # steps' worth of rollouts: fewer say little of the longest
 LONG = 0.1  # of generation's time: a tail that is worth a word
 UNGROUPED = (
     "No groups are known: rollouts of a prompt are drawn independently, which balances devices more than real ones."
@@ -40,7 +41,7 @@ def answer(result: RolloutSteps, levers: Levers | None = None) -> Answer:
     setting = result.setting
     headline, *rest = sentences(result)
     lengths = [setting_words.lengths(setting.trace.origin)] if setting.trace.origin else []
-    rests = [*rest, setting_words.fixed(setting), *lengths, f"Cost: {setting.cost.profile.origin}."]
+    rests = [*rest, setting_words.fixed(setting, by=""), *lengths, f"Cost: {setting.cost.profile.origin}."]
     about = f"{setting_words.named(setting)}, {size(result.batch)}"
     tables = [table(_rows(result)), *split_tables(result)]
     return lever_words.beside(Answer("RolloutSteps", about, headline, question(result), tables, rests), levers)
@@ -51,8 +52,8 @@ def split_tables(result: RolloutSteps) -> list[AnswerTable]:
     if not result.splits:
         return []
     gpus, best, paid = result.setting.cost.cluster.gpus, result.best, result.best.row.dollars is not None
-    head = ["generate", "train", "generation", "the rest", "in turn", "one step off", *(["cost"] if paid else []),
-            "times\nas\nfast", "memory"]  # fmt: skip
+    head = ["generate", "train", "generation", "the rest", "one after\nthe other", "one step\nahead"]
+    head += [*(["cost"] if paid else []), "times\nas\nfast", "memory"]
     ways = [(gpus, gpus, best, best.row.makespan_seconds, "")]
     for one in result.splits:
         ways.append((one.generators, gpus - one.generators, one.step, one.in_turn, _time(one.step.row)))
@@ -62,7 +63,7 @@ def split_tables(result: RolloutSteps) -> list[AnswerTable]:
         times = f"{best.row.makespan_seconds / step.row.makespan_seconds:.2f}"
         parts = [_seconds(value) for value in (step.generation, step.trained, in_turn)]
         cells.append([str(generators), str(trainers), *parts, off, *spent, times, memory(step.row)])
-    says = "One step off, answers are by weights of one step before, and the cost is of all GPUs."
+    says = "One step ahead, answers are by weights of one step before; cost and speed are of that, for all GPUs."
     return [AnswerTable(head, cells, f"GPUs that generate alone, with {best.row.name}", names=2, says=says)]
 
 
@@ -97,6 +98,8 @@ def sentences(result: RolloutSteps) -> list[str]:
     setting, own, rows = result.setting, result.own, _rows(result)
     first = " ".join([*takes([own] if own else rows), *run(result)])
     lines = [*([first] if first else []), *(beside(rows, own) if own else verdict(rows))]
+    if own:
+        lines.append(f"To start it: '--json | odcsim flags {setting.trainer} -'.")
     lines += [*generated(result), *split(result)]
     if setting.cost.cluster.gpus == 1:
         lines.insert(1, setting_words.ALONE)
@@ -149,7 +152,11 @@ def generated(result: RolloutSteps) -> Iterator[str]:
         return
     each = f"{counted(one.engines, 'engine')} of {counted(one.engine_gpus, 'GPU')}{' each' if one.engines > 1 else ''}"
     waits = f": {one.tail:.0%} of it waits for the last tenth of the answers" if one.tail >= LONG else ""
-    yield f"Generation is estimated, by {each}{waits}."
+    low, high = one.between
+    yield f"Generation is estimated, by {each}{waits}. It may take {low:.2f} to {high:.2f} times as long (90 %)."
+    if (steps := result.question.trace.size / result.batch.samples) < PILOT:
+        size = f"{result.question.trace.size:,} rollouts, {steps:.1f} steps' worth"
+        yield f"These are {size}: every step draws from them, and how long the longest are is known by so many."
     if result.setting.trace.loss is None:
         yield "The lengths do not say what is prompt: all of them is generated."
 
@@ -159,6 +166,8 @@ def split(result: RolloutSteps) -> Iterator[str]:
     best = result.best.row
     fit = [one for one in result.splits if capacity.level(one.step.row) <= capacity.level(best)]
     if not fit:
+        if result.splits:
+            yield "Where some GPUs generate alone, the others have too little memory, or it is tight."
         return
     first = min(fit, key=lambda one: one.step.row.makespan_seconds)
     times, row = best.makespan_seconds / first.step.row.makespan_seconds, first.step.row

@@ -64,9 +64,9 @@ def question(setting: Setting, *, limited: bool = True) -> str:
     return f"{model}{by} on {where}, {lengths}, {sized(setting, limited=limited)}, {drawn}"
 
 
-def fixed(setting: Setting, *, limited: bool = True) -> str:
+def fixed(setting: Setting, *, limited: bool = True, by: str = f" To search these, run '{BY}'.") -> str:
     """What was held fixed: an answer is the best of what was tried, and no more. Not `limited`: the command looks for
-    the token limit itself."""
+    the token limit itself. `by`: who searches it."""
     recipe = setting.cost.recipe
     known = recipe_of({name: recipe.value(name) for name in SEARCHED}).full_words.strip()
     why = f" ({setting.sharded_by})" if setting.sharded_by else ""
@@ -74,7 +74,7 @@ def fixed(setting: Setting, *, limited: bool = True) -> str:
     how = "no" if recipe.sharding == WHOLE else setting.cost.sharded
     words = ", ".join([f"{how} sharding{why}", known, *tokens])
     beside = "" if recipe.context == 1 else f" {NOT_RUN}"
-    return f"Not varied: {words}. To search these, run '{BY}'.{beside}{_charged(setting.cost.on_demand_cost)}"
+    return f"Not varied: {words}.{by}{beside}{_charged(setting.cost.on_demand_cost)}"
 
 
 def searched(recipe: Recipe, names: Sequence[str] = SEARCHED, cost: float = 0.0) -> str:
