@@ -44,6 +44,7 @@ def add(commands: Any) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print all rows and columns as CSV")
     form.add_argument("--json", action="store_true", help="print the inputs and all rows as JSON")
+    options.add_levers(parser)
     parser.add_argument("--html", metavar="FILE", help="also write a page that plots time against cost")
     parser.set_defaults(run=_run)
 
@@ -57,14 +58,15 @@ def _run(args: argparse.Namespace) -> None:
     wish = _wish(args)
     with progress("searching", len(wish.gpus) * len(wish.devices) * len(wish.each())) as advance:
         advice = searched(wish, advance=advance)
-    if args.json:
-        options.print_json(advice.as_json())
-    elif args.csv:
+    if args.csv:
         options.write_csv(advice.as_json()["rows"])
-    if args.html is None and (args.json or args.csv):
-        return
-    with progress("looking for what would cost less", 1):
-        found = levers(advice) if advice.rent else None
+    found = None
+    if args.html is not None or args.levers or not (args.json or args.csv):
+        with progress("looking for what would cost less", 1):
+            found = levers(advice) if advice.rent else None
+    if args.json:
+        told = {"levers": found.as_json() if found else None} if args.levers else {}
+        options.print_json(advice.as_json() | told)
     if args.html is not None:
         from odcsim.show.pages.answer_pages import write_advice
 

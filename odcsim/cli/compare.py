@@ -41,6 +41,7 @@ def add(commands: Any) -> None:
     rare(form.add_argument("--wide", action="store_true", help="print more columns"))
     form.add_argument("--csv", action="store_true", help="print all rows and columns as CSV")
     form.add_argument("--json", action="store_true", help="print the inputs and all rows as JSON")
+    options.add_levers(parser)
     parser.add_argument("--html", metavar="FILE", help="also write a report with figures")
     parser.set_defaults(run=_run)
 
@@ -58,13 +59,13 @@ def _run(args: argparse.Namespace) -> None:
         with progress("sweeping", len(points)) as advance:
             swept = sweep_max_tokens(setting, points, advance=advance)
     quiet = args.json or args.csv
-    found = None if quiet and args.html is None else levers(comparison)
+    found = levers(comparison) if args.levers or not quiet or args.html is not None else None
     if args.html is not None:
         from odcsim.show.pages.report import write_report
 
         write_report(comparison, args.html, swept, found=found)
     if quiet:
-        print_rows(comparison, swept, as_csv=args.csv)
+        print_rows(comparison, swept, as_csv=args.csv, found=found if args.levers else None)
     else:
         show(comparison, swept, html=args.html, terms=args.memory, wide=args.wide, found=found)
     if smallest := misfit(comparison):
@@ -96,7 +97,7 @@ def misfit(comparison: "Comparison") -> str:
     return f"nothing fits: {row.name}, which needs least, needs {needed:.0f} GB of {there:.0f} GB"
 
 
-def print_rows(comparison: "Comparison", swept: "Swept", *, as_csv: bool) -> None:
+def print_rows(comparison: "Comparison", swept: "Swept", *, as_csv: bool, found: "Levers | None" = None) -> None:
     """For programs."""
     if as_csv:
         options.write_csv(row for one in (comparison, *(other for _, other in swept)) for row in one.records())
@@ -107,7 +108,7 @@ def print_rows(comparison: "Comparison", swept: "Swept", *, as_csv: bool) -> Non
         content["sweep"] = [
             {"max_tokens": limit, **{name: one[name] for name in ("rows", "run") if name in one}} for limit, one in told
         ]
-    options.print_json(content)
+    options.print_json(content | ({"levers": found.as_json()} if found else {}))
 
 
 def show(

@@ -69,6 +69,10 @@ def add_fields(
         rare(where[DATA].add_argument("--cutoff", metavar="T", type=LENGTH.from_text, help=words))
 
 
+def add_levers(parser: Any) -> None:
+    rare(parser.add_argument("--levers", action="store_true", help="with --json: also what would cost less"))
+
+
 def add_rate(parser: Any, words: str) -> None:
     rare(parser.add_argument("--measured-tokens-per-second", type=POSITIVE.from_text, metavar="N", help=words))
 

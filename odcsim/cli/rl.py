@@ -28,6 +28,7 @@ def add(commands: Any) -> None:
         "--total-steps", type=options.whole, metavar="N", help="RL steps of the whole run, to tell its hours and cost"
     )
     parser.add_argument("--json", action="store_true", help="print the inputs and all rows as JSON")
+    options.add_levers(parser)
     parser.set_defaults(run=_run)
 
 
@@ -76,6 +77,6 @@ def _run(args: argparse.Namespace) -> None:
             question, batch, around, total_steps=total, advance=advance, make_setting=options.limited
         )
     if args.json:
-        options.print_json(result.as_json())
+        options.print_json(result.as_json() | ({"levers": levers(result).as_json()} if args.levers else {}))
     else:
         terminal.show(rl_words.answer(result, levers(result)))

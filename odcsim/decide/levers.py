@@ -5,7 +5,7 @@ where it needs no more of a GPU's memory than estimates can be trusted for.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -36,6 +36,7 @@ BY_LENGTH, BATCH, GPUS, SHARED, CUT = "by length", "batch", "GPUs", "shared", "c
 LIMIT, SHARDING, AGAIN = "limit", "sharding", "recompute"  # an advice has searched these
 PROMPTS, UPDATES, ENGINE = "prompts", "updates", "engine"  # of a step of rollouts
 TIMES = (2, 4)  # as large a batch, and as few GPUs
+SPENT = ("makespan_seconds", "gpu_hours", "dollars", "idle", "memory_bytes", "memory_fits")  # of a row, in JSON
 SHORT = 0.99  # of samples are no longer than a cutoff that is tried
 
 
@@ -73,6 +74,21 @@ class Levers(Result):
     cause: Cause | None  # None where devices hardly idle, or nothing fits memory: then nothing was tried
     found: tuple[Lever, ...] = ()
     tried: tuple[Variant, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json --levers` prints it."""
+        cause = None if self.cause is None else asdict(self.cause)
+        base = {name: getattr(self.base, name) for name in SPENT}
+        return {"basis": self.basis, "cause": cause, "base": base, "found": self.records(),
+                "tried": [change.flags for change in self.tried]}  # fmt: skip
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each change that costs less."""
+        return [
+            {"change": lever.change.flags, "kind": lever.change.kind, "lost": lever.change.lost,
+             "times": lever.times(self.base), **{name: getattr(lever.row, name) for name in SPENT}}
+            for lever in self.found
+        ]  # fmt: skip
 
 
 def levers(result: Comparison | Advice | RolloutSteps) -> Levers:

@@ -1,5 +1,6 @@
 """What would cost less, against brute force: every changed question asked by itself; and why devices idle."""
 
+import json
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import odcsim
+from odcsim.cli import main
 from odcsim.decide.cause import IDLE, LONGEST, REST, SHARES, TRANSFERS, cause_of
 from odcsim.decide.decision import NOTABLE
 from odcsim.errors import InputError
@@ -129,3 +131,28 @@ def test_a_setting_made_by_hand_has_a_cause_and_no_levers():
     assert levers.cause.kind in (LONGEST, REST)
     assert not levers.found
     assert not levers.tried
+
+
+@pytest.mark.parametrize("command", ["compare", "advise", "rl"])
+def test_programs_get_what_people_read(tmp_path, capsys, command):
+    """By the command line as by Python; and the rest is as without it."""
+    lengths, model, *_ = drawn(1)
+    (tmp_path / "lengths.csv").write_text("\n".join(["length", *map(str, lengths)]) + "\n")
+    own = {
+        "compare": "--gpu h100 --devices 8 --minibatch 2 --minibatches 6",
+        "advise": "--gpus h100 --devices 8 --global-batch 16 --minibatches 6",
+        "rl": "--gpu h100 --devices 8 --prompts 8 --rollouts 2 --steps 2",
+    }
+    words = [command, str(tmp_path / "lengths.csv"), "--model", model, *own[command].split(), "--json"]
+
+    def told(*more):
+        assert main([*words, *more]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    with_them, without = told("--levers"), told()
+    found = with_them.pop("levers")
+    assert with_them == without
+    assert found["found"]
+    assert [one["times"] for one in found["found"]] == sorted(one["times"] for one in found["found"])
+    for one in found["found"]:
+        assert one["gpu_hours"] == pytest.approx(one["times"] * found["base"]["gpu_hours"])
