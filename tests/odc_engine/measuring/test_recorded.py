@@ -19,7 +19,7 @@ from odcsim.executors.simulation import simulate
 from odcsim.fitting.fit import examine, fit
 from odcsim.measurements import Measurements
 from odcsim.profile import Polynomial, Profile, Timing
-from odcsim.program import COMPUTE, program
+from odcsim.program import COMPUTE, SHARDED, program
 from odcsim.schedule import Header, Schedule, ScheduleFile
 from odcsim.timeline import Block, Timeline
 
@@ -201,7 +201,7 @@ def test_a_delay_before_compute_is_overhead_of_its_microbatch(case, pick, delay)
     assert overhead[1] - overhead[0] == pytest.approx(len(alike) * late.sum(), rel=1e-6, abs=1e-6)
 
 
-@given(cases(microbatches=(1, 3)), st.integers(0, 2**20), st.floats(1e-3, 10))
+@given(cases(microbatches=(1, 3), shardings=SHARDED), st.integers(0, 2**20), st.floats(1e-3, 10))
 def test_a_root_that_is_gathered_late_delays_its_embedding(case, pick, delay):
     """Whoever could have begun and did not: the transfer hides it from the step that waits for it."""
     device, steps = pick % case.counts.shape[1], case.program.steps
