@@ -63,7 +63,7 @@ def _run(args: argparse.Namespace) -> None:
     found = None
     if args.html is not None or args.levers or not (args.json or args.csv):
         with progress("looking for what would cost less", 1):
-            found = levers(advice) if advice.rent else None
+            found = levers(advice) if advice.nearest else None
     if args.json:
         told = {"levers": found.as_json() if found else None} if args.levers else {}
         options.print_json(advice.as_json() | told)

@@ -231,6 +231,11 @@ class Offer:
     def memory_limit(self) -> float | None:
         return self.row.memory_limit
 
+    def share(self, wish: Wish) -> float:
+        """How much of the run is within deadline and budget."""
+        time = 1.0 if wish.deadline is None else wish.deadline / self.seconds
+        return min(time, 1.0 if wish.budget is None else wish.budget / (self.dollars or wish.budget))
+
     def within(self, wish: Wish) -> bool:
         late = wish.deadline is not None and self.seconds > wish.deadline
         return not late and (wish.budget is None or (self.dollars or 0.0) <= wish.budget)
@@ -304,6 +309,11 @@ class Advice(Result):
         memory only where all are."""
         good = capacity.roomiest(self.within)
         return min((o for o in good if o.spent <= NEAR * good[0].spent), key=lambda o: o.seconds, default=None)
+
+    @property
+    def nearest(self) -> Offer | None:
+        """What to rent; where nothing is within deadline and budget, what is nearest to them."""
+        return self.rent or max(capacity.roomiest(self.offers), key=lambda o: o.share(self.wish), default=None)
 
     @property
     def basis(self) -> str:

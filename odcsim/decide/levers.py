@@ -100,7 +100,7 @@ def levers(result: Comparison | Advice | RolloutSteps) -> Levers:
 
 
 def _of_advice(advice: Advice) -> Levers:
-    wish, rent = advice.wish, advice.rent
+    wish, rent = advice.wish, advice.nearest
     if rent is None:
         raise InputError("nothing here can be rented", fix="the advice says what would")
     base, workers = rent.row, rent.chosen.way.cost.workers

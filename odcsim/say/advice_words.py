@@ -43,10 +43,25 @@ def answer(advice: Advice, *, wide: bool = False, levers: Levers | None = None) 
     ways = sum(offer.ways for offer in advice.offers)
     asked = f"{question(wish)}, {ways:,} ways to run"
     headline, *rest = sentences(advice)
+    if not advice.rent and levers:
+        rest = [*changed(advice, levers), *rest]
     refused = [f"{one.name}: {one.why}" for one in advice.refused]
     about = f"{wish.question.model}, {wish.trace.name}"
     tables = [offers(advice, wide=wide)] if advice.offers else []
     return lever_words.beside(Answer("Advice", about, headline, asked, tables, [*refused, *rest]), levers)
+
+
+def changed(advice: Advice, levers: Levers) -> Iterator[str]:
+    """Which single changes would be within deadline and budget, where no offer is."""
+    wish, near = advice.wish, advice.nearest
+    good = [
+        f"{lever.change.flags} ({paid_by(lever.row)})"
+        for lever in levers.found
+        if (wish.deadline is None or lever.row.makespan_seconds <= wish.deadline)
+        and (wish.budget is None or (lever.row.dollars or 0.0) <= wish.budget)
+    ]
+    if good and near:
+        yield f"With one thing changed, {near.name} would: {'; '.join(good)}."
 
 
 def offers(advice: Advice, *, wide: bool = False) -> AnswerTable:
@@ -211,15 +226,9 @@ def _out_of_reach(advice: Advice) -> Iterator[str]:
     if not ways:
         both = advice.offers[0]
         ways.append(f"{duration(both.seconds)} and {money(both.dollars or 0.0)} together ({both.name})")
-    share, where = max(((_share(wish, o), o) for o in capacity.roomiest(advice.offers)), key=lambda pair: pair[0])
-    ways.append(f"{wish.epochs * share:.3g} epochs instead of {wish.epochs:g} ({where.name})")
+    if near := advice.nearest:
+        ways.append(f"{wish.epochs * near.share(wish):.3g} epochs instead of {wish.epochs:g} ({near.name})")
     yield f"What would work: {'; '.join(ways)}."
-
-
-def _share(wish: Wish, offer: Offer) -> float:
-    """How much of the run is within deadline and budget."""
-    time = 1.0 if wish.deadline is None else wish.deadline / offer.seconds
-    return min(time, 1.0 if wish.budget is None else wish.budget / (offer.dollars or wish.budget))
 
 
 def _trust(advice: Advice, rent: Offer) -> Iterator[str]:

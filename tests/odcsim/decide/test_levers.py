@@ -15,6 +15,7 @@ from odcsim.decide.cause import IDLE, LONGEST, REST, SHARES, TRANSFERS, cause_of
 from odcsim.decide.decision import NOTABLE
 from odcsim.errors import InputError
 from odcsim.results import capacity
+from odcsim.say import advice_words
 
 SEEDS = range(3) if "THOROUGH" not in os.environ else [int(os.environ["BREAKING_SEED"]) * 10 + n for n in range(10)]
 FLAG = re.compile(r"--([a-z-]+)(?: ([a-z0-9]+))?")
@@ -156,3 +157,20 @@ def test_programs_get_what_people_read(tmp_path, capsys, command):
     assert [one["times"] for one in found["found"]] == sorted(one["times"] for one in found["found"])
     for one in found["found"]:
         assert one["gpu_hours"] == pytest.approx(one["times"] * found["base"]["gpu_hours"])
+
+
+def test_where_no_offer_is_in_time_the_changes_that_would_be_are_named():
+    asked = {"trace": np.r_[np.full(400, 300), 16_000], "model": "qwen2.5-1.5b", "gpus": "h100", "devices": 8}
+    asked |= {"global_batch": 16, "price": 2.0, "minibatches": 6}
+    usual = odcsim.advise(**asked)
+    late = odcsim.advise(**asked, deadline=usual.rent.seconds * 0.8)
+    assert late.rent is None
+    assert late.nearest.name == usual.rent.name
+    found = odcsim.levers(late)
+    soon = [lever for lever in found.found if lever.row.makespan_seconds <= late.wish.deadline]
+    assert soon
+    said = " ".join(advice_words.answer(late, levers=found).words())
+    assert all(lever.change.flags in said for lever in soon)
+    for lever in soon:
+        again = alone_of(asked | {"deadline": late.wish.deadline}, lever.change.flags)
+        assert again.rent is not None or "--truncate" in lever.change.flags
