@@ -21,7 +21,8 @@ from odcsim.recipe import recipe_of, recipe_words
 SMALL = {"trace": "uniform:min=20,max=900,samples=64", "model": "tiny", "gpu": "a100", "devices": 2, "minibatch": 2}
 NO_FLAGS = {
     "output", "html", "json", "levers", "csv", "wide", "memory", "force", "help", "help_all", "cutoff",
-    "sweep_max_tokens", "measured_tokens_per_second",  # of one run, and not of every point: 'odcsim fit' makes a profile of it
+    "sweep_max_tokens",
+    "measured_tokens_per_second",  # of one run, and not of every point: 'odcsim fit' makes a profile of it
 }  # fmt: skip
 TINY = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
