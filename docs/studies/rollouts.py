@@ -246,7 +246,8 @@ All answers are asked for at once. Memory decides how many are written at the sa
 last makes room and is read anew. As answers end, the weights are read for fewer: the long tail.
 
 Not modeled: loading new weights into engines (4 to 26 s in the first table's logs of NeMo-RL, 0.5 to 4 s in the
-others), speculative decoding, fp8, prompts that share more than their siblings' text, tools and rewards.
+others), sliding windows (whole contexts are read), speculative decoding, fp8, prompts that share more than their
+siblings' text, tools and rewards.
 
 ## Generation alone
 

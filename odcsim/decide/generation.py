@@ -61,7 +61,7 @@ class Engine:
 
     @cached_property
     def cache(self) -> float:
-        """Bytes of a token's keys and values on each GPU."""
+        """Bytes of a token's keys and values on each GPU; layers with a window are taken for those without."""
         model = self.model
         if model.latent_rank:  # which all GPUs keep whole
             return BYTES_BF16 * model.layers * (model.latent_rank + model.rotary_dim)

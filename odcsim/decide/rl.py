@@ -40,6 +40,8 @@ from odcsim.trace import GRPO, Trace, check_drawn
 
 PASSES = Option(int, "a whole number from 0 to 3", 0, 3, SIZES)
 TIME = "give seconds, or a time such as 3min"
+LARGE = 1 << 16  # prompts of a pilot that leaves next to nothing open
+FEW_STEPS = 5  # of each, at most
 PILOTS = 12  # that might have been recorded, for how much this one leaves open
 SHARES = (0.125, 0.25, 0.5, 0.75)  # of GPUs that may generate alone
 
@@ -322,9 +324,9 @@ class Steps:
         if found is None:
             problem = f"generation: {gpus} x {hardware.name} do not hold {cost.model.name} and its longest answer"
             raise InputError(problem, fix="give --tensor-parallel, more GPUs, or --generation-seconds")
-        others = (generate(engine, gpus, [step], batch.rollouts) for step in other_pilots(self.question, batch))
+        others = (generate(engine, gpus, few, batch.rollouts) for few in other_pilots(self.question, batch))
         logs = [math.log(one.seconds) for one in others if one is not None]
-        return replace(found, open=float(np.std(logs)) if len(logs) > 1 else 0.0)
+        return replace(found, open=float(np.std(logs)) if logs else 0.0)
 
     def by(self, dealer: "Dealer") -> list[RolloutStep]:
         """The rows of a rule, one for each sync."""
@@ -347,26 +349,27 @@ def one_row(question: Question, batch: RolloutBatch, around: Around, pair: tuple
     return step
 
 
-def other_pilots(question: Question, batch: RolloutBatch) -> Iterator[tuple[Ints, Ints]]:
-    """A step of each of some pilots that might have been recorded instead: as many prompts of this one, drawn anew and
-    with repeats, from which the step draws as it does from this one."""
+def other_pilots(question: Question, batch: RolloutBatch) -> Iterator[list[tuple[Ints, Ints]]]:
+    """A few steps of each of some pilots that might have been recorded instead: as many prompts of this one, drawn anew
+    and with repeats, from which steps draw as they do from this one."""
     trace: Trace = question.trace
-    if question.whole:
-        return
     rng, known = np.random.default_rng(question.seed), trace.prompts
-    groups = trace.size if known is None else int(known.max()) + 1
-    each = 1 if known is None else batch.rollouts
-    members = None if known is None else np.split(np.argsort(known, kind="stable"), np.cumsum(np.bincount(known))[:-1])
+    size = trace.size if known is None else int(known.max()) + 1
+    if question.whole or size > LARGE:
+        return
+    each, steps = 1 if known is None else batch.rollouts, min(batch.steps, FEW_STEPS)
+    members = [] if known is None else np.split(np.argsort(known, kind="stable"), np.cumsum(np.bincount(known))[:-1])
+    count = steps * batch.samples // each
     for _ in range(PILOTS):
-        pilot = rng.integers(0, groups, groups)
-        prompts = rng.choice(pilot, batch.samples // each, replace=groups < batch.samples // each)
-        ids = prompts
-        if members is not None:
-            few = [members[prompt] for prompt in prompts]
+        pilot = rng.integers(0, size, size)
+        ids = np.concatenate([rng.permutation(pilot) for _ in range(-(-count // size))])[:count]
+        if members:
+            few = [members[prompt] for prompt in ids]
             ids = np.concatenate([rng.choice(of, each, replace=len(of) < each) for of in few])
         lengths = trace.take(ids)
         answers = lengths if trace.loss is None else trace.loss[trace.rows(ids)]
-        yield lengths - answers, answers
+        parts = (np.split(of, steps) for of in (lengths - answers, answers))
+        yield list(zip(*parts, strict=True))
 
 
 def gpu_of(question: Question, setting: Setting) -> GPU | None:

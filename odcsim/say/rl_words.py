@@ -156,7 +156,7 @@ def generated(result: RolloutSteps) -> Iterator[str]:
     yield f"Generation is estimated, by {each}{waits}. It may take {low:.2f} to {high:.2f} times as long (90 %)."
     if (steps := result.question.trace.size / result.batch.samples) < PILOT:
         size = f"{result.question.trace.size:,} rollouts, {steps:.1f} steps' worth"
-        yield f"These are {size}: every step draws from them, and how long the longest are is known by so many."
+        yield f"These are {size}, which hardly know how long the longest are: intervals may be too narrow."
     if result.setting.trace.loss is None:
         yield "The lengths do not say what is prompt: all of them is generated."
 

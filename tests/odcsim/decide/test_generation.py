@@ -131,3 +131,22 @@ def test_what_a_lever_saves_is_what_the_same_question_says_with_it():
         assert lever.row.dollars == pytest.approx(again.dollars / samples), lever.change.flags
     names = {lever.change.flags for lever in levers(found).found} | {one.flags for one in levers(found).tried}
     assert {"--prompts 32", "--prompts 64", "--updates 2", "--updates 1", "--devices 4"} <= names
+
+
+def test_a_pilot_of_few_answers_leaves_more_open():
+    """And intervals of many hold what far more of the same say; those of few often do not, which answers say."""
+
+    def answers(prompts, seed):
+        rng = np.random.default_rng(seed)
+        found = np.exp(7 + 0.8 * rng.standard_normal((prompts, 1)) + 0.4 * rng.standard_normal((prompts, 8)))
+        found = found.astype(int).clip(8, 16_000).ravel()
+        return Trace("own", found + 100, loss=found, group=np.repeat(np.arange(prompts), 8))
+
+    def asked(prompts, seed):
+        return rl(answers(prompts, seed), "qwen3-0.6b", **{**ASKED, "steps": 10}).generation
+
+    few, many = [asked(16, seed) for seed in range(8)], [asked(400, seed) for seed in range(3)]
+    assert np.mean([one.open for one in many]) < 0.8 * np.mean([one.open for one in few])
+    true = asked(4000, 9).seconds
+    held = [one.seconds * one.between[0] <= true <= one.seconds * one.between[1] for one in many]
+    assert all(held)
