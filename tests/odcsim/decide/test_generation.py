@@ -38,6 +38,36 @@ def test_answers_that_all_fit_take_their_steps_of_decoding_one_after_the_other(a
     assert one.write(prompts, lengths)[0] == pytest.approx(expected, rel=1e-6)
 
 
+def one_by_one(engine, prompts, lengths):
+    """The same, a step of decoding at a time."""
+    there, left = prompts.tolist(), lengths.tolist()
+    waiting, writing, seconds, admits = list(range(len(left))), [], 0.0, True
+    while waiting or writing:
+        while admits and waiting:
+            held = sum(there[i] for i in writing)
+            if writing and held + there[waiting[0]] + len(writing) >= engine.room:
+                break
+            writing.append(waiting.pop(0))
+        held, admits = sum(there[i] for i in writing), False
+        if len(writing) > 1 and held + len(writing) > engine.room:
+            waiting.insert(0, writing.pop())
+            seconds += engine.read(there[waiting[0]])
+            continue
+        seconds += engine.step(len(writing), held + len(writing) / 2)
+        for i in writing:
+            there[i], left[i] = there[i] + 1, left[i] - 1
+        if ended := [i for i in writing if not left[i]]:
+            writing, admits = [i for i in writing if i not in ended], True
+    return seconds
+
+
+@given(ANSWERS, st.floats(1.0, 4.0))
+def test_whoever_came_last_makes_room_and_goes_on_when_another_has_ended(answers, times):
+    prompts, lengths = columns(answers)
+    short = engine(room=int((prompts + lengths).max()) * times + 1)
+    assert short.write(prompts, lengths)[0] == pytest.approx(one_by_one(short, prompts, lengths), rel=1e-6)
+
+
 @given(ANSWERS, st.floats(1.0, 4.0))
 def test_where_memory_is_short_all_are_written_later_and_never_sooner(answers, times):
     prompts, lengths = columns(answers)
@@ -129,6 +159,7 @@ def test_what_a_lever_saves_is_what_the_same_question_says_with_it():
         again = rl(trace(), "qwen3-0.6b", **{**asked, **changed}).row(*found.best.row.pair).row
         samples = changed.get("prompts", 16) / 16
         assert lever.row.dollars == pytest.approx(again.dollars / samples), lever.change.flags
+    assert any(lever.change.flags.startswith("--prompts") for lever in levers(found).found)
     names = {lever.change.flags for lever in levers(found).found} | {one.flags for one in levers(found).tried}
     assert {"--prompts 32", "--prompts 64", "--updates 2", "--updates 1", "--devices 4"} <= names
 

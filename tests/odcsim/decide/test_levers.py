@@ -169,7 +169,8 @@ def test_where_no_offer_is_in_time_the_changes_that_would_be_are_named():
     found = odcsim.levers(late)
     soon = [lever for lever in found.found if lever.row.makespan_seconds <= late.wish.deadline]
     assert soon
-    said = " ".join(advice_words.answer(late, levers=found).words())
+    [said] = advice_words.changed(late, found)
+    assert said in list(advice_words.answer(late, levers=found).sentences)
     assert all(lever.change.flags in said for lever in soon)
     for lever in soon:
         again = alone_of(asked | {"deadline": late.wish.deadline}, lever.change.flags)
