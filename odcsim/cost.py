@@ -341,13 +341,11 @@ class Cost:
         whole = self.sharded == WHOLE
         if whole and cluster.gpus > 1:  # nothing is gathered; sums are reduced, and gathered again
             for name, size in (("push root", root_sums), ("push layer", sums)):
-                fixed[name] = sum(self._moved(kind, size, cluster.gpus) for kind in ("reduce-scatter", "all-gather"))
+                both = ("reduce-scatter", "all-gather")
+                fixed[name] = sum(self._moved(kind, size, cluster.gpus, by_rate) for kind in both)
             units = {}
         for name, (kind, size, more) in units.items() if cluster.gpus > 1 else ():
-            if (timing := self._measured(kind, holders)) is not None:
-                fixed[name] = (timing.constant + timing.per_byte * size) * timing.slowdown
-            else:
-                fixed[name] = by_rate(size + more, holders, inside=not p.node_transfers_included)
+            fixed[name] = self._moved(kind, size, holders, by_rate, more)
 
         own = {"overhead": p.overhead, "optimizer": p.optimizer, "publish": p.publish, "meeting": cluster.latency}
         for kind in own:
@@ -374,11 +372,12 @@ class Cost:
             SETTLES: settle,  # what the end of a minibatch takes beside bytes, until all have met
         }
 
-    def _moved(self, kind: str, size: float, devices: int) -> float:
-        """Seconds of a collective of so many bytes among so many devices."""
+    def _moved(self, kind: str, size: float, devices: int, rate: Callable[..., float], more: float = 0.0) -> float:
+        """Seconds of a transfer of so many bytes among so many devices: measured, else by a rate, with what its link
+        takes in beside it."""
         if (timing := self._measured(kind, devices)) is not None:
             return (timing.constant + timing.per_byte * size) * timing.slowdown
-        return self.cluster.collective(size, devices, inside=not self.profile.node_transfers_included)
+        return rate(size + more, devices, inside=not self.profile.node_transfers_included)
 
     def _measured(self, kind: str, devices: int) -> Timing | None:
         """What the profile measured of this kind. Of several nodes it knows what it measured on as many devices."""

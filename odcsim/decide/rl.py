@@ -122,7 +122,7 @@ class Split:
     written meanwhile, by weights of one step before; by the newest weights both follow each other."""
 
     generators: int
-    step: RolloutStep  # on the other GPUs; its row is of all of them, one step off
+    step: RolloutStep  # on the other GPUs; its row is of all of them, one step ahead
 
     @property
     def in_turn(self) -> float:
@@ -396,10 +396,10 @@ def splits(steps: Steps, best: RolloutStep) -> Iterator[Split]:
                 [step] = other.by(dealer)
         except InputError:  # samples do not divide, or an engine does not hold the model
             continue
-        yield Split(other.generators, one_step_off(step, other.generation, gpus, other.setting))
+        yield Split(other.generators, one_step_ahead(step, other.generation, gpus, other.setting))
 
 
-def one_step_off(step: RolloutStep, generation: GenerationTime, gpus: int, setting: Setting) -> RolloutStep:
+def one_step_ahead(step: RolloutStep, generation: GenerationTime, gpus: int, setting: Setting) -> RolloutStep:
     """A step of GPUs that train, whose answers others write meanwhile: the slower side says how long it takes, and all
     GPUs are paid for."""
     ends = zip(step.between, generation.between, strict=True)
