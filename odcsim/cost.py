@@ -97,8 +97,8 @@ class Cost:
         """Refuse groups that no trainer makes of these GPUs, or whose layers nobody has priced."""
         each, per_node = self.recipe.context, self.cluster.devices_per_node
         workers = self.workers  # which refuses what does not divide
-        if each > 1 and self.model.linear_layers:
-            fix = "leave it out: what its linear attention passes from token to token is not priced"
+        if each > 1 and not self.model.splits:
+            fix = "leave it out: what linear attention or a choice of tokens passes between GPUs is not priced"
             raise InputError(f"--context {each} with {self.model.name}", fix=fix)
         if workers * each > per_node and per_node % each and each % per_node:
             fix = "give a divisor of a node's devices, or a multiple: a group is inside a node, or has whole ones"

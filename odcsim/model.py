@@ -1,8 +1,8 @@
 """What one model's training step computes and moves: parameters, bytes and FLOPs, per layer.
 
 Layers that differ (a few dense ones before the experts, windows beside full attention) are averaged: the simulator
-knows one kind of layer. FLOPs count matmuls and attention only; norms, activation functions, rotary embeddings and the
-state update of linear attention are left out.
+knows one kind of layer. FLOPs count matmuls, attention and the state of linear attention; norms, activation functions,
+rotary embeddings, and the choice of tokens after an indexer's scores are left out.
 """
 
 from dataclasses import dataclass
@@ -45,6 +45,13 @@ class Model:
     chunked: bool = False  # the window does not slide: a sample is cut into parts that do not see each other
     linear_layers: int = 0  # layers of linear attention: no work that grows with the square
     linear_parameters: int = 0  # matmul parameters of one such layer's mixer
+    linear_state: int = 0  # FLOPs of one token in the state of one such layer, forward
+    sparse_layers: int = 0  # layers whose attention `reaches` describes
+    # Of all sparse layers: FLOPs per square in those of one full layer, and how many tokens each sees at most (0: all).
+    reaches: tuple[tuple[float, int], ...] = ()
+    # Where heads and ranks do not tell them: matmuls of all layers but their MLP's (inner, outer, in how many layers).
+    mixers: tuple[tuple[int, int, int], ...] = ()
+    streams: int = 0  # residual streams beside the usual one, as wide as the hidden state
     gated: bool = False  # full attention multiplies its output by a gate as wide as the queries
     query_rank: int = 0  # multi-head latent attention: inner size of the query projection
     latent_rank: int = 0  # inner size of the shared key-value projection; this one switches latent attention on
@@ -57,23 +64,45 @@ class Model:
 
     @property
     def full_layers(self) -> int:
-        return self.layers - self.window_layers - self.linear_layers
+        return self.layers - self.window_layers - self.linear_layers - self.sparse_layers
+
+    @property
+    def splits(self) -> bool:
+        """Whether GPUs can share a sequence as it is priced here: not a state, nor a choice of tokens."""
+        return not self.linear_layers and not any(most for _, most in self.reaches)
+
+    @property
+    def attention_matmuls(self) -> tuple[tuple[float, float, float], ...]:
+        """Of all layers but their MLP: inner and outer size, and how many layers have it."""
+        if self.mixers:
+            return self.mixers
+        values, wide, softmax = self.value_dim or self.head_dim, self.heads * self.head_dim, self.layers
+        softmax -= self.linear_layers
+        rows: list[tuple[float, float, float]]
+        if self.latent_rank:
+            rows = [(self.hidden, self.query_rank, softmax)] if self.query_rank else []
+            rows += [
+                (self.query_rank or self.hidden, wide, softmax),
+                (self.hidden, self.latent_rank + self.rotary_dim, softmax),
+                (self.latent_rank, self.heads * (self.head_dim - self.rotary_dim + values), softmax),
+            ]
+        else:
+            outer = (2 if self.gated else 1) * wide + self.kv_heads * (self.head_dim + values)
+            rows = [(self.hidden, outer, softmax)]
+        rows.append((self.heads * values, self.hidden, softmax))
+        if self.linear_layers:
+            rows.append((self.hidden, self.linear_parameters / self.hidden, self.linear_layers))
+        return tuple(rows)
 
     @property
     def attention_parameters(self) -> float:
         """Matmul parameters of attention in one layer, averaged over layers."""
-        values = self.value_dim or self.head_dim
-        wide, out = self.heads * self.head_dim, self.heads * values * self.hidden
-        if self.latent_rank:
-            queries = self.query_rank * (self.hidden + wide) if self.query_rank else self.hidden * wide
-            latent = self.hidden * (self.latent_rank + self.rotary_dim)
-            latent += self.latent_rank * self.heads * (self.head_dim - self.rotary_dim + values)
-            softmax = queries + latent + out
-        else:
-            queries = (2 if self.gated else 1) * wide
-            softmax = self.hidden * (queries + self.kv_heads * (self.head_dim + values)) + out
-        linear = self.linear_layers * self.linear_parameters
-        return ((self.layers - self.linear_layers) * softmax + linear) / self.layers
+        return sum(inner * outer * layers for inner, outer, layers in self.attention_matmuls) / self.layers
+
+    @property
+    def state_flops(self) -> float:
+        """Forward FLOPs of one token in the state of linear attention, averaged over layers."""
+        return self.linear_layers * self.linear_state / self.layers
 
     def _mlp_parameters(self, experts: int) -> float:
         """Average over layers when each mixture layer counts `experts` of its routed experts."""
@@ -123,16 +152,20 @@ class Model:
         """Attention work of each sample in squares of tokens, averaged over layers.
 
         A full causal layer costs s^2. In a window of w a token sees w others at most, so a longer sample costs
-        2ws - w^2 (the two agree at s = w); cut into chunks of w it costs the sum of their squares. Linear attention
-        costs nothing here. A packed microbatch costs the sum over its samples, not the square of its tokens.
+        2ws - w^2 (the two agree at s = w); cut into chunks of w it costs the sum of their squares. Who chooses w tokens
+        costs what a window does; the scores by which it chooses cost their part of s^2. Linear attention costs nothing
+        here. A packed microbatch costs the sum over its samples, not the square of its tokens.
         """
         length = np.asarray(lengths, dtype=np.float64)
-        near = np.minimum(length, self.window)
-        windowed = near * (2 * length - near)
+        total = self.full_layers * length * length
+        for part, most in ((float(self.window_layers), self.window), *self.reaches):
+            near = np.minimum(length, most or length)
+            total = total + part * near * (2 * length - near)
         if self.chunked:
-            rest = length % self.window
-            windowed = (length - rest) * self.window + rest * rest
-        return np.asarray((self.full_layers * length * length + self.window_layers * windowed) / self.layers)
+            rest, near = length % self.window, np.minimum(length, self.window)
+            whole = (length - rest) * self.window + rest * rest
+            total = total + self.window_layers * (whole - near * (2 * length - near))
+        return np.asarray(total / self.layers)
 
     @property
     def attention_flops_per_square(self) -> float:
@@ -141,12 +174,13 @@ class Model:
 
     def layer_forward(self, tokens: Flops, squares: Flops) -> Flops:
         """Forward FLOPs of one layer on `tokens` tokens whose samples' squares add up to `squares`."""
-        return 2 * self.layer_matmul_parameters * tokens + self.attention_flops_per_square * squares
+        linear = 2 * self.layer_matmul_parameters + self.state_flops
+        return linear * tokens + self.attention_flops_per_square * squares
 
     def layer_backward(self, tokens: Flops, squares: Flops, *, recompute: bool = True) -> Flops:
         """Backward FLOPs of one layer; recompute (activation checkpointing per layer) runs its forward once more."""
-        linear = LINEAR_BACKWARD * 2 * self.layer_matmul_parameters * tokens
-        backward = linear + ATTENTION_BACKWARD * self.attention_flops_per_square * squares
+        linear = LINEAR_BACKWARD * (2 * self.layer_matmul_parameters + self.state_flops)
+        backward = linear * tokens + ATTENTION_BACKWARD * self.attention_flops_per_square * squares
         return backward + self.layer_forward(tokens, squares) if recompute else backward
 
     def head_forward(self, tokens: Flops) -> Flops:

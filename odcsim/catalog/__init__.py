@@ -54,11 +54,11 @@ GIVEN = "given"
 CLOCKED = 1.25  # times its datasheet's FLOP/s that a card may reach, which runs over the clock that it states
 _HUB = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?", re.ASCII)  # an id of Hugging Face's hub, with its owner or without
 _LETTERS = re.compile(r"[a-z]*")
-_BRAND = re.compile(r"nvidia|geforce|rtx|[\s_-]")  # what people write of a GPU's name or leave out
+_BRAND = re.compile(r"nvidia|geforce|rtx|ascend|[\s_-]")  # what people write of a GPU's name or leave out
 _FILE = re.compile(r"[a-z0-9][\w-]{0,30}", re.ASCII)  # a name that a file may have
 LIST = "see 'odcsim catalog list'"
 OTHERS = frozenset(  # GPUs that are made and are not in the catalogue
-    "a2 a10 a10g a16 a30 a40 a800 a4000 a5000 b100 gb10 gh200 h20 h800 l4 l20 l40 mi100 mi210 mi250 mi250x mi300a "
+    "a2 a10 a10g a16 a30 a40 a4000 a5000 b100 gb10 gh200 l40 mi100 mi210 mi250 mi250x mi300a "
     "rtx3080 rtx4080 rtx5080 rtx6000 rtx-a4000 rtx-a5000".split()
 )
 _TUNED = re.compile(
@@ -222,10 +222,11 @@ def _of_hub(text: str) -> str:
     """
     if _HUB.fullmatch(text) is None or text.endswith(".json") or os.path.exists(text):  # noqa: PTH110 - never raises
         return text
-    last = text.rpartition("/")[2].lower().removeprefix("deepseek-").removeprefix("c4ai-")
-    for name in (last, _TUNED.sub("", last)):
-        if name in _models():
-            return name
+    last = text.rpartition("/")[2].lower().removeprefix("c4ai-").removeprefix("meta-")
+    for name in (last, last.removeprefix("deepseek-")):
+        for known in (name, _TUNED.sub("", name)):
+            if known in _models():
+                return known
     return text
 
 

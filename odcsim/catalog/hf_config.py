@@ -8,21 +8,17 @@ learnt positions and no biases, whatever its file says of them.
 """
 
 import json
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+from odcsim.catalog.families import MOST_LAYERS, Config, Family, families, table
+from odcsim.catalog.hf_attention import MIXERS, delta_state
 from odcsim.errors import InputError, misspelled
 from odcsim.model import Model
 from odcsim.support.inputs import read_text, reading
 from odcsim.support.values import Given, shown
-
-LARGEST = 100_000_000  # no size in a config comes near; beyond it a figure is a slip, and byte counts stop being exact
-MOST_LAYERS = 10_000
 
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -31,90 +27,6 @@ BASIC = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"
 KINDS = ("full_attention", "sliding_attention", "linear_attention")
 CHUNKS = ("full_attention", "chunked_attention")
 ATTENTION = ("multihead_attention", "multiquery_attention", "grouped_query_attention")
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What one `model_type` means where its config is silent: a row of families.toml."""
-
-    tied: bool = False
-    bias: bool = False  # queries, keys and values carry one
-    out_bias: bool = False
-    query_key_norm: bool = False
-    wide_norms: bool = False  # those of queries and keys are as wide as all heads together
-    norms: int = 2  # per layer, each as wide as the hidden state
-    gated: bool = False
-    latent: bool = False
-    sinks: bool = False
-    expert_bias: bool = False
-    expert_size: str = ""  # the key that holds an expert's intermediate size; empty: a dense model
-    layout: str = "full"  # which layers attend how: full, upper, all, alternate, pattern, chunks or linear
-    defaults: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    plain: bool = False  # the MLP has two matrices and no gate
-    widens: int = 0  # its width in hidden widths where no key says it; zero: a key has to
-    mlp_bias: bool = False
-    norm_bias: bool = False
-    head_bias: bool = False
-    embedding_norm: bool = False
-    multi_query: bool = False  # one head of keys and values, unless `multi_query` is false
-    positions: int | None = None  # learnt ones beyond `max_position_embeddings`; None: no position is learnt
-    keys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # its own names of keys
-
-
-@cache
-def _table() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
-
-
-@cache
-def families() -> Mapping[str, Family]:
-    """Every `model_type` that is read, in the order in which they are listed."""
-    rows = _table()["families"]
-    known: dict[str, Family] = {}
-    for name, row in rows.items():
-        facts, like = row, row.get("like")
-        while like is not None:
-            facts, like = rows[like] | facts, rows[like].get("like")
-        family = Family(**{key: value for key, value in facts.items() if key not in ("like", "also")})
-        known |= dict.fromkeys((name, *row.get("also", ())), family)
-    return MappingProxyType(known)
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """What a file says, and where it is silent, what its family (of model_type `kind`) does. Null counts as absent, as
-    it does in the library."""
-
-    data: Mapping[str, Any]
-    family: Family
-    kind: str
-    where: str
-
-    def name_of(self, key: str) -> str:
-        """The name of this key in the file: the family's own where there is one and the usual one is absent."""
-        return key if self.data.get(key) is not None else self.family.keys.get(key, key)
-
-    def has(self, key: str) -> bool:
-        return self.data.get(self.name_of(key)) is not None or key in self.family.defaults
-
-    def require(self, keys: Sequence[str]) -> None:
-        missing = [self.name_of(key) for key in keys if not self.has(key)]
-        if missing:
-            fix = f"complete the file, as model_type '{self.kind}' needs, or pick a model of 'odcsim catalog list'"
-            raise InputError(f"lacks {', '.join(missing)}", where=self.where, fix=fix)
-
-    def given(self, key: str, default: Any = None) -> Given:
-        value = self.data.get(name := self.name_of(key))
-        return Given(name, default if value is None else value, self.where)
-
-    def flag(self, key: str, default: bool) -> bool:
-        return self.given(key, default).flag()
-
-    def number(self, key: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
-        given = self.given(key, self.family.defaults.get(key, default))
-        if given.value is None:
-            self.require([key])
-        return given.whole(least, most)
 
 
 def read_config(path: str | Path) -> Model:
@@ -132,7 +44,8 @@ def from_config(data: object, *, name: str, where: str) -> Model:
     """The model that parsed JSON describes; `where` names its origin in errors."""
     if not isinstance(data, dict):
         raise InputError(f"holds a {type(data).__name__}, not an object", where=where, fix="give a config.json")
-    text = data.get("text_config")
+    thinker = data.get("thinker_config")  # of a model that hears and speaks as well
+    text = (thinker if isinstance(thinker, dict) else data).get("text_config")
     inner = text if isinstance(text, dict) else data
     kind, family = _family(inner, data, where)
     config = Config(inner, family, kind, where)
@@ -157,18 +70,23 @@ def from_config(data: object, *, name: str, where: str) -> Model:
     )
     model = _add_heads(config, model)
     model = _add_mlp(config, model)
-    model = _add_layout(config, model)
+    if config.family.mixer:
+        model, mixing = MIXERS[config.family.mixer](config, model)
+    else:
+        model = _add_layout(config, model)
+        mixing = _mixing_vectors(config, model)
     model = _add_root(config, model)
-    return _add_vectors(config, model)
+    return _add_vectors(config, model, mixing)
 
 
 def _family(inner: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> tuple[str, Family]:
     """The `model_type` and what it means, or a refusal that says what to do instead."""
     kind, known = inner.get("model_type", outer.get("model_type")), families()
-    fix = f"read as text models: {', '.join(known)}; for one whose layers are like theirs change model_type in a copy"
+    names = ", ".join(table()["families"])
+    fix = f"read as text models: {names}; for one whose layers are like theirs change model_type in a copy"
     if kind is None:
         raise InputError("has no 'model_type'", where=where, fix=fix)
-    if kind in _table()["states"]:
+    if kind in table()["states"]:
         fix = "measure it: 'odcsim fit --help', or pick a model of 'odcsim catalog list'"
         raise InputError(
             f"model_type '{kind}' has layers that carry a state, such as Mamba's, which no estimate here models",
@@ -223,7 +141,7 @@ def _key_value_heads(config: Config, heads: int) -> int:
 
 def _add_mlp(config: Config, model: Model) -> Model:
     """The MLP's width, and its experts."""
-    key = next((key for key in EXPERTS if config.data.get(key) is not None), "")
+    key = next((key for key in EXPERTS if config.data.get(config.name_of(key)) is not None), "")
     experts = config.number(key, least=0) if key else 0
     size = config.family.expert_size
     if not size:
@@ -231,6 +149,8 @@ def _add_mlp(config: Config, model: Model) -> Model:
             config.given(key).refuse(f"model_type '{config.kind}' has no experts: remove it or correct model_type")
         usual = config.number("expansion_ratio", config.family.widens, least=0) * model.hidden
         return replace(model, ffn=config.number("intermediate_size", usual or None))
+    if config.family.some_dense and not (experts and config.flag("enable_moe_block", True)):
+        return replace(model, ffn=config.number("intermediate_size"))
     if not experts:
         raise InputError(f"lacks {' or '.join(EXPERTS)}", where=config.where, fix=f"'{config.kind}' has experts")
     config.require([size, "num_experts_per_tok"])
@@ -250,6 +170,8 @@ def _add_mlp(config: Config, model: Model) -> Model:
 
 def _dense_layers(config: Config, layers: int) -> int:
     """The first k and every n-th (DeepSeek), or a list and every n-th counted from one (Qwen, Llama 4)."""
+    if kinds := config.given("mlp_layer_types", []).values():
+        return min(layers, kinds.count("dense"))
     first = config.number("first_k_dense_replace", 0, least=0, most=layers)
     every = config.number("moe_layer_freq", 1)
     step = config.number("interleave_moe_layer_step", config.number("decoder_sparse_step", 1))
@@ -265,16 +187,8 @@ def _add_layout(config: Config, model: Model) -> Model:
     layers, layout = model.layers, config.family.layout
     chunked = layout == "chunks"
     kinds = CHUNKS if chunked else KINDS
-    types = config.given("layer_types", [])
-    names = types.values()
     windows = linear = 0
-    if names:
-        unknown = next((kind for kind in names if kind not in kinds), None)
-        if unknown is not None:
-            types.refuse(f"{shown(unknown)} is none of {', '.join(kinds)}")
-        if len(names) != layers:
-            fix = f"num_hidden_layers is {layers}: give as many"
-            raise InputError(f"layer_types names {len(names)} layers", where=config.where, fix=fix)
+    if names := config.layer_types(kinds, layers):
         windows, linear = names.count(kinds[1]), names.count(KINDS[2])
     elif layout == "linear":
         linear = layers - layers // config.number("full_attention_interval")
@@ -296,7 +210,8 @@ def _add_layout(config: Config, model: Model) -> Model:
         keys, values, heads = _delta(config)
         # Gated delta rule: queries, keys, values, output gate, two scalars per head, and the way out.
         parameters = model.hidden * (2 * keys + 3 * values + 2 * heads)
-        model = replace(model, linear_layers=linear, linear_parameters=parameters)
+        state = delta_state(heads, config.number("linear_key_head_dim"), values // heads)
+        model = replace(model, linear_layers=linear, linear_parameters=parameters, linear_state=state)
     return model
 
 
@@ -317,16 +232,16 @@ def _add_root(config: Config, model: Model) -> Model:
     if family.positions is not None:
         outside += hidden * (config.number("max_position_embeddings") + family.positions)
     outside += model.vocab * family.head_bias
-    return replace(model, embedding=0 if width == hidden else width, outside=outside)
+    return replace(model, embedding=0 if width == hidden else width, outside=model.outside + outside)
 
 
 def _norm_width(config: Config, width: int) -> int:
     """Parameters of one norm of this width."""
-    return width * (1 + config.family.norm_bias) * config.flag("layer_norm_elementwise_affine", True)
+    return width * (1 + config.family.norm_bias) * config.flag("layer_norm_elementwise_affine", not config.family.bare)
 
 
-def _add_vectors(config: Config, model: Model) -> Model:
-    """Parameters of one layer outside matmuls: norms, biases, attention sinks."""
+def _mixing_vectors(config: Config, model: Model) -> float:
+    """Parameters of attention outside matmuls, in all layers: biases, norms within, attention sinks."""
     family, width = config.family, (model.heads + 2 * model.kv_heads) * model.head_dim
     softmax = model.query_rank + model.latent_rank
     if not model.latent_rank:
@@ -342,14 +257,20 @@ def _add_vectors(config: Config, model: Model) -> Model:
         keys, values, heads = _delta(config)
         kernel = config.number("linear_conv_kernel_dim", 4)
         linear = (2 * keys + values) * kernel + config.number("linear_value_head_dim") + 2 * heads
-    mixers = (model.layers - model.linear_layers) * softmax + model.linear_layers * linear
+    return (model.layers - model.linear_layers) * softmax + model.linear_layers * linear
+
+
+def _add_vectors(config: Config, model: Model, mixing: float) -> Model:
+    """Parameters of one layer outside matmuls: those of attention, norms, biases."""
+    family = config.family
     norms = family.norms
     if config.kind == "falcon" and config.flag("parallel_attn", True):
         # As many as attention and MLP that run side by side need.
         usual = 2 if config.flag("new_decoder_architecture", False) else 1
         norms = config.number("num_ln_in_parallel_attn", usual, most=2)
-    mlp = model.experts * (2 * model.ffn + model.hidden + 1) * family.expert_bias
+    mlp: float = model.experts * (2 * model.ffn + model.hidden + 1) * family.expert_bias
+    mlp += (model.layers - model.dense_layers) / model.layers * model.experts * family.router_bias
     if not model.experts and config.flag("mlp_bias", family.mlp_bias):
         mlp += model.ffn * (1 if model.plain_mlp else 2) + model.hidden
-    vectors = round(norms * _norm_width(config, model.hidden) + mixers / model.layers + mlp)
+    vectors = round(norms * _norm_width(config, model.hidden) + mixing / model.layers + mlp)
     return replace(model, vectors=vectors)

@@ -61,13 +61,13 @@ class Engine:
 
     @cached_property
     def cache(self) -> float:
-        """Bytes of a token's keys and values on each GPU; layers with a window are taken for those without."""
+        """Bytes of a token's keys and values on each GPU; windows and choices of tokens are left out."""
         model = self.model
         if model.latent_rank:  # which all GPUs keep whole
-            return BYTES_BF16 * model.layers * (model.latent_rank + model.rotary_dim)
+            return BYTES_BF16 * (model.layers - model.linear_layers) * (model.latent_rank + model.rotary_dim)
         heads = max(model.kv_heads / self.gpus, 1)
         each = heads * (model.head_dim + (model.value_dim or model.head_dim))
-        return BYTES_BF16 * each * (model.full_layers + model.window_layers)
+        return BYTES_BF16 * each * (model.layers - model.linear_layers)
 
     @cached_property
     def room(self) -> float:

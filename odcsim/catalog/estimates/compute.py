@@ -31,6 +31,7 @@ from odcsim.recipe import AGAIN, CHOICES, PRECISIONS, USUAL, Recipe
 
 PUBLISHED = frozenset(("fitted", "measured", "datasheet"))  # kinds of figures that others stated or showed
 PUBLISH_BYTES = 6  # reads an fp32 shard, writes it in bf16
+STATE_WIDTH = 128  # the smaller side of matmuls with a state of linear attention: a head
 # With the optimizer's states in the host's memory gradients go there and weights come back, over a link of PCIe 4 and
 # at what a processor's share of its memory gives AdamW: bytes/s of one device.
 HOST_LINK, HOST_MEMORY = 25e9, 20e9
@@ -121,6 +122,8 @@ def _layer(model: Model, gpu: GPU, rates: Rates, recipe: Recipe) -> tuple[Polyno
     # Per token. Of casts each of a layer's three matmuls has a third, half by what it reads and half by what it writes.
     work = sum(m.flops * (1 + rates.narrow / min(m.inner, m.outer)) for m in shapes)
     cast = precision.cast / 3 / 2 * sum(m.times * (m.inner + m.outer) for m in shapes)
+    # The state of linear attention takes small matmuls, in bf16 whatever the others are in.
+    state = model.state_flops * (1 + rates.narrow / STATE_WIDTH) / rate
     matmul = work / (rate * precision.faster) + cast / bandwidth
     carried, trained, weights = bytes_moved(model, stack), float(model.layer_parameters), LINEAR_BACKWARD
     if recipe.lora:  # adapters move bytes beside the matmuls that they adapt; no gradients of weights
@@ -145,10 +148,15 @@ def _layer(model: Model, gpu: GPU, rates: Rates, recipe: Recipe) -> tuple[Polyno
         empty += each * model.layer_parameters / (gpu.memory_bandwidth * DEQUANTIZED)
     into = (BYTES_BF16 + recipe.sent) * trained / bandwidth
     launches = stack.launches * LAUNCH
-    forward = Polynomial(empty + out, matmul + moving + short, ahead, floor=launches + HOOKS[0])
+    forward = Polynomial(empty + out, matmul + state + moving + short, ahead, floor=launches + HOOKS[0])
     matmuls_again, moving_again, attention_again = AGAIN[recipe.recompute]
     weights += matmuls_again
-    linear = weights * matmul + (BACKWARD_MOVES + moving_again) * moving + (short_back + attention_again * short)
+    linear = (
+        weights * matmul
+        + (LINEAR_BACKWARD + matmuls_again) * state
+        + (BACKWARD_MOVES + moving_again) * moving
+        + (short_back + attention_again * short)
+    )
     constant = weights * empty + float(recipe.reshard) * out + into
     floor = (2 + max(AGAIN[recipe.recompute])) * launches + HOOKS[1]
     return forward, Polynomial(constant, linear, back + attention_again * ahead, floor=floor)

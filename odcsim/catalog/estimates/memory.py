@@ -228,7 +228,7 @@ def activations(model: Model, tokens: int, longest: int, devices: int, recipe: R
     # what the MLP's backward reads.
     around = (4 + (0 if model.plain_mlp else stack.unfused)) * hidden + 2 * (queries + shared)
     within = (2 if model.plain_mlp else 3 if stack.compiled else 4) * mlp + TO_EXPERTS * visits
-    inputs = layers * hidden
+    inputs = layers * hidden * (1 + model.streams)
     stored: float = inputs
     if recompute == "none":
         stored = layers * (around + within) + layers * scores

@@ -144,10 +144,11 @@ def spreads() -> Mapping[str, Spread]:
 
 
 def kinds(family: str, model: Model, recipe: Recipe) -> list[str]:
-    """What kinds of runs this is, its family of GPUs first. Linear attention leans on young kernels as experts do."""
+    """What kinds of runs this is, its family of GPUs first. Linear and sparse attention lean on young kernels as
+    experts do."""
     own = {
         recipe.kernels.stack: recipe.kernels.stack in STARTS,
-        "experts": bool(model.experts or model.linear_layers),
+        "experts": bool(model.experts or not model.splits),
         "adapters": bool(recipe.lora),
         "groups": recipe.context > 1,
         recipe.quantization: bool(recipe.quantized),

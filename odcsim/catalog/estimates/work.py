@@ -125,22 +125,8 @@ def own_seconds(model: Model) -> float:
 
 def matmuls(model: Model) -> tuple[Matmul, ...]:
     """Every matmul of one layer."""
-    hidden, values, wide = model.hidden, model.value_dim or model.head_dim, model.heads * model.head_dim
-    if not model.latent_rank:
-        queries = (2 if model.gated else 1) * wide
-        attention = [(hidden, queries + model.kv_heads * (model.head_dim + values))]
-    else:
-        attention = [(hidden, model.query_rank)] if model.query_rank else []
-        attention += [
-            (model.query_rank or hidden, wide),
-            (hidden, model.latent_rank + model.rotary_dim),
-            (model.latent_rank, model.heads * (model.head_dim - model.rotary_dim + values)),
-        ]
-    attention.append((model.heads * values, hidden))
-    softmax = (model.layers - model.linear_layers) / model.layers
-    every = [Matmul(inner, outer, softmax) for inner, outer in attention]
-    if model.linear_layers:
-        every.append(Matmul(hidden, model.linear_parameters / hidden, 1 - softmax))
+    hidden = model.hidden
+    every = [Matmul(inner, outer, layers / model.layers) for inner, outer, layers in model.attention_matmuls]
     if not model.experts:
         return (*every, *_mlp(model, model.ffn))
     dense = model.dense_layers / model.layers
@@ -154,7 +140,9 @@ def matmuls(model: Model) -> tuple[Matmul, ...]:
 
 
 def _mlp(model: Model, ffn: int, times: float = 1.0, weights: float = 1.0) -> list[Matmul]:
-    """Of an MLP of this width."""
+    """Of an MLP of this width, if there is one."""
+    if not ffn:
+        return []
     up = 1 if model.plain_mlp else 2
     return [Matmul(model.hidden, ffn, times * up, weights * up), Matmul(ffn, model.hidden, times, weights)]
 
@@ -170,7 +158,7 @@ def empty_flops(model: Model) -> float:
 def bytes_moved(model: Model, stack: Stack) -> float:
     """Bytes per token that a layer's forward moves beside its matmuls and its attention."""
     norm = LAYER_NORM if model.plain_mlp else stack.norm
-    hidden = 2 * model.hidden * (norm + stack.residual)
+    hidden = 2 * model.hidden * (norm + stack.residual * (1 + model.streams))
     rotated = stack.rotary * (model.heads + model.kv_heads) * model.head_dim
     width: float = model.ffn  # of the MLP that one token goes through, averaged over layers
     sorting = 0.0
