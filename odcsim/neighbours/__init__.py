@@ -6,14 +6,15 @@ not all keep to by themselves. Costs are theirs, not this model's.
 
 from odcsim import balance
 from odcsim.balance.balancer import Balancer
-from odcsim.neighbours import accelerate, axolotl, llama_factory, nemo_rl, slime, torchtitan, trl, verl
+from odcsim.neighbours import accelerate, axolotl, llama_factory, nemo_rl, prime_rl, slime, torchtitan, trl, verl
 
 # In the order in which they are offered.
 TRAINERS = {
     trainer.name: trainer
     for trainer in (
         verl.VERL, slime.SLIME, trl.TRL, nemo_rl.NEMO_RL, torchtitan.TORCHTITAN, axolotl.AXOLOTL,
-        llama_factory.LLAMA_FACTORY, accelerate.ACCELERATE,
+        llama_factory.LLAMA_FACTORY, prime_rl.PRIME_RL,
+        accelerate.ACCELERATE,
     )
 }  # fmt: skip
 # Their rules as balancers, to compare with: whoever asks which one to take finds his own in the table.

@@ -78,6 +78,12 @@ HF_TRAINER = LogKeys(
     way=("native", "deferred"),
 )
 
+# Bytes of a GPU that were reserved at most, with the unit that each counts in: verl, torchtitan, and by hand.
+MEMORY = (
+    ("perf/max_memory_reserved_gb", 2**30), ("memory/max_reserved(GiB)", 2**30), ("max_memory_reserved_gb", 2**30),
+    ("peak_memory_gb", 1e9),
+)  # fmt: skip
+
 
 def keys_of(names: Collection[str]) -> LogKeys:
     """Of whose log has these names: of those with a key of their own, which nobody writes by hand, the one that tells

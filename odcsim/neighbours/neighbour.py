@@ -6,9 +6,11 @@ from typing import Any
 
 from odcsim.balance.balancer import Balancer
 from odcsim.errors import InputError
+from odcsim.neighbours.launch import Launcher
 from odcsim.neighbours.packing import Rows
+from odcsim.neighbours.values import Values, plain
 from odcsim.program import WHOLE, Sync, sync_named
-from odcsim.recipe import CHOICES, Recipe
+from odcsim.recipe import CHOICES, USUAL, Recipe
 from odcsim.trace import DPO, SFT, Trace
 
 ENGINE = "on-demand"  # what odc_engine brings, and no trainer runs by itself
@@ -17,11 +19,13 @@ COLLECTIVE = ("collective",)
 LAST = ("deferred", "collective")
 EACH_BATCH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # of an accelerator_config
 PLAIN = {"stack": "plain", "loss": "whole"}  # layers and loss as transformers has them, without fused kernels
+# What becomes of samples that are too long: they are cut, dropped, or end the run.
+CUTS, DROPS, ENDS = "cuts", "drops", "ends"
 # The last step of an epoch, which has fewer samples; or an epoch goes on in the next one.
 KEPT, DROPPED, GOING_ON = "kept", "dropped", "going on"
 # FSDP2 as it is priced: sharded by layers, which are whole for as long as they compute.
 ACCELERATE_LAUNCH = "accelerate launch --num_processes {devices} --num_machines {machines}{sharding} "
-WRAP = "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_reshard_after_forward true"
+WRAP = "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_reshard_after_forward {reshard}"
 FSDP = f" --use_fsdp --fsdp_version 2 {WRAP}{{mesh}}"
 DDP = " --multi_gpu"
 TORCHRUN = "torchrun --nnodes {machines} --nproc_per_node {per_machine} "
@@ -42,7 +46,26 @@ GITHUB = "https://github.com"
 OPTIMIZERS = {"8bit": "adamw_torch_8bit"}  # of transformers; that of bitsandbytes does not take FSDP2's tensors
 # Kernels of attention by the names of transformers; others it has not.
 ATTENTIONS = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "sdpa": "sdpa", "eager": "eager"}
+KERNEL_NAMES = {name: kernel for kernel, name in ATTENTIONS.items()}
+KERNEL_NAMES |= {"kernels-community/flash-attn2": "fa2", "kernels-community/flash-attn3": "fa3", "auto": "sdpa"}
+KERNEL_NAMES |= {"kernels-community/flash-attn": "fa2", "kernels-community/vllm-flash-attn3": "fa3"}
+KERNEL_NAMES |= {"flash": "fa2", "flex_attention": "triton", "disabled": "eager"}
+USUAL_OPTIMIZER = "adamw_torch_fused"
+EIGHT_BITS = ("adamw_torch_8bit", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit")
+ADAMS = (
+    "adamw_torch",
+    "adamw_torch_fused",
+    "adamw_hf",
+    "adamw",
+    "paged_adamw_32bit",
+    "adamw_apex_fused",
+    "paged_adamw",
+)
 Settings = dict[str, Any]
+
+
+class RunEnds(InputError):
+    """What a trainer is told and would not run: it would end with an error of its own, or hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +87,7 @@ class ChosenRow:
     critic: bool = False
     attention: str = ""  # the kernel that was priced, where that is known
     each: int = 0  # samples of a microbatch, where they are counted
+    rows: int = 1  # of a microbatch, where they are packed: each of them may hold so many of its tokens
     longest: int = 0  # tokens of a sample; 0: nobody said
     model: str = ""  # as it was asked for
     epochs: float | None = None
@@ -78,6 +102,8 @@ class ChosenRow:
     samples_made: float = 0.0  # of a step, where a trainer makes it by itself
     tokens_made: float = 0.0
     group_by_length: bool = False
+    meets: bool = False  # whether gradients leave with each microbatch, whatever the trainer wants
+    cutting: str = CUTS  # what becomes of longer samples than `longest`, where a configuration says it
 
     @property
     def nodes(self) -> int:
@@ -194,6 +220,10 @@ class Entry:
     command: str  # with {file}, where settings are in one
     settings: Callable[[ChosenRow], Settings]
     source: str  # where the names were read
+    read: Callable[[Values, Launcher], ChosenRow]  # the other way
+    programs: tuple[str, ...] = ()  # in a command, by which it is known
+    marks: tuple[str, ...] = ()  # in a file: the trainer of whose names most are there is meant
+    own: tuple[str, ...] = ()  # of those in no other kind of training: the kind of which most are there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +254,8 @@ class Neighbour:
             nodes, per_node = row.nodes, row.per_node
         mesh = mesh.format(nodes=nodes, per_node=per_node // each, context=each)
         per_machine = min(row.devices, row.per_node)
-        sharding = FSDP.format(mesh=mesh) if not row.whole else DDP if row.devices > 1 else ""
+        reshard = str(row.recipe.reshard).lower()
+        sharding = FSDP.format(mesh=mesh, reshard=reshard) if not row.whole else DDP if row.devices > 1 else ""
         words = {"devices": row.devices, "machines": row.nodes, "per_machine": per_machine, "file": file}
         words |= {"sharding": sharding}
         return self.entries[row.kind].command.format(**words, weights=row.weights.rpartition("/")[2])
@@ -273,3 +304,60 @@ def lacking(trainer: Neighbour, recipe: Recipe) -> list[str]:
     if loss not in (usual, *trainer.knows):
         lacks.append(f"--loss {loss}")  # which decides how much memory there is
     return lacks
+
+
+def start_row(
+    values: Values,
+    launch: Launcher,
+    words: Mapping[str, Any],
+    *,
+    balancer: str,
+    minibatch: int,
+    each: int = 0,
+    max_tokens: int = 0,
+    kernel: str = "attn_implementation",
+    **more: Any,
+) -> ChosenRow:
+    """What every trainer's configuration comes to. `words`: of the recipe, beside how the model is sharded and the
+    kernel of attention. `minibatch`: of a device."""
+    devices = launch.gpus
+    if not devices:
+        fix = "say how many GPUs it runs on: --devices"
+        raise InputError("says nothing of GPUs", where=values.where, fix=fix)
+    named = values.get(kernel) if kernel else None
+    attention = KERNEL_NAMES.get(str(named or "sdpa").lower(), "")
+    if not attention:
+        values.note(f"{values.names.get(plain(kernel), kernel)}: {named} is not known, and priced as sdpa")
+    shards = {"sharding": launch.sharding, "reshard": launch.reshard, "context": launch.context}
+    host = launch.offload and launch.sharding != WHOLE
+    recipe = USUAL.by(**{"attention": attention or "sdpa", **shards, "offload": host, **words})
+    for note in launch.notes:
+        values.note(note)
+    per_node = launch.per_machine or min(devices, 8)
+    microbatches = minibatch / each if each else float(minibatch)
+    return ChosenRow(
+        recipe, balancer, devices, per_node, minibatch, max_tokens, microbatches, attention=attention or "sdpa",
+        each=each, meets=launch.meets_each, **more,
+    )  # fmt: skip
+
+
+def read_optimizer(values: Values, name: str) -> dict[str, str]:
+    """Of transformers' optimizers those that are AdamW; others are priced as it."""
+    found = values.text(name, USUAL_OPTIMIZER).lower().removeprefix("optimizernames.")
+    if found not in (*EIGHT_BITS, *ADAMS):
+        values.note(f"{name}: {found} is priced as AdamW")
+    return {"optimizer": "8bit"} if found in EIGHT_BITS else {}
+
+
+def read_adapters(values: Values, adapted: bool, rank: str, default: int, bits: int) -> dict[str, Any]:
+    """Words of a recipe: adapters of a rank, over weights in 4 bits or as they are."""
+    size = values.whole(rank, default)
+    if bits == 8:
+        values.note("weights in 8 bits are priced as bf16")
+    return {"lora": size, "quantization": "nf4" if bits == 4 else "none"} if adapted else {}
+
+
+def read_bits(values: Values) -> int:
+    """Of frozen weights, by the names of bitsandbytes; 16 where they are as they come."""
+    four, eight = values.flag("load_in_4bit"), values.flag("load_in_8bit")
+    return 4 if four else 8 if eight else 16

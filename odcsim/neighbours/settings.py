@@ -39,6 +39,7 @@ GIVEN = "give what odcsim.compare or odcsim.advise gives, or a file of its JSON"
 EXPECTED = "give what 'odcsim compare --json' or 'odcsim advise --json' printed"
 ROW = "choose one with --row"
 Pair = tuple[str, str]  # (balancer, sync)
+FILES = ("yaml", "toml")  # forms of settings that are in a file of their own
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,9 +59,9 @@ class TrainerFlags(Printable):
         """What stands for itself: a script that starts the run, or a file with how to start it above. Comments first:
         what the settings rest on, and what they cannot say."""
         notes = [f"# {note}" for note in _notes(self.trainer, self.row)]
-        file = f"{self.trainer.name}.yaml"
+        file = f"{self.trainer.name}.{self.trainer.form}"
         command, settings = self.trainer.command(self.row, file), [*written(self.settings, self.trainer.form)]
-        if self.trainer.form == "yaml":
+        if self.trainer.form in FILES:
             return [*notes, f"# save it as {file}, and run: {command}", *settings]
         return [*notes, *" \\\n    ".join([command, *settings]).splitlines()]
 
@@ -228,10 +229,14 @@ def _row_of(inputs: Given, row: Given, trainer: Neighbour, rollouts: int) -> Cho
     if both.key("microbatches").value is not None:
         microbatches = float(both.key("microbatches").number())
     elif both.key("tokens_per_second").value is not None:  # full ones, of the tokens of a step
-        tokens = both.key("tokens_per_second").number() * both.key("makespan_seconds").number()
-        microbatches = float(math.ceil(tokens / both.key("minibatches").whole() / recipe.workers(devices) / limit))
+        step_tokens = both.key("tokens_per_second").number() * both.key("makespan_seconds").number()
+        microbatches = float(math.ceil(step_tokens / both.key("minibatches").whole() / recipe.workers(devices) / limit))
     if attention == "usual":
         attention = rates(family_of(str(both.key("gpu").value))).usual
+    tokens: dict[str, Any] = {
+        field: 0 if both.key(key).value is None else both.key(key).whole(0)
+        for field, key in (("cut", "truncate"), ("dropped", "drop_over"), *OF_ROLLOUTS)
+    }
     epochs, kind = both.key("epochs").value, both.key("kind", SFT).value
     updates = both.key("updates", 1).whole()
     return ChosenRow(
@@ -253,10 +258,7 @@ def _row_of(inputs: Given, row: Given, trainer: Neighbour, rollouts: int) -> Cho
         model=str(both.key("model_asked", both.key("model", "").value).value),
         epochs=float(epochs) if isinstance(epochs, int | float) else None,
         data=str(both.key("trace", "").value),
-        **{
-            field: 0 if both.key(key).value is None else both.key(key).whole(0)
-            for field, key in (("cut", "truncate"), ("dropped", "drop_over"), *OF_ROLLOUTS)
-        },
+        **tokens,
         samples_made=float(own.key("samples", 0).number()),
         tokens_made=float(own.key("tokens", 0).number()),
         group_by_length=both.key("group_by_length", False).flag(),
@@ -308,29 +310,31 @@ def written(settings: Settings, form: str) -> Iterator[str]:
     """As the trainer reads them: a line for each."""
     for name, value in settings.items():
         if form == "yaml":
-            yield from _yaml(name, value)
+            yield from format_yaml(name, value)
+        elif form == "toml":
+            yield f"{name} = {json.dumps(value)}"
         elif form == "hydra":
-            yield shlex.quote(f"{name}={_word(value)}")
+            yield shlex.quote(f"{name}={format_value(value)}")
         else:
-            yield name if value is None else f"{name} {shlex.quote(_word(value))}"
+            yield name if value is None else f"{name} {shlex.quote(format_value(value))}"
 
 
-def _yaml(name: str, value: Any) -> Iterator[str]:
+def format_yaml(name: str, value: Any) -> Iterator[str]:
     if not isinstance(value, dict | list):
-        yield f"{name}: {_word(value)}"
+        yield f"{name}: {format_value(value)}"
         return
     yield f"{name}:"
     if isinstance(value, dict):
-        yield from (f"  {line}" for key, item in value.items() for line in _yaml(key, item))
+        yield from (f"  {line}" for key, item in value.items() for line in format_yaml(key, item))
         return
     for item in value:
-        lines = (
-            [line for key, of in item.items() for line in _yaml(key, of)] if isinstance(item, dict) else [_word(item)]
-        )
+        lines = [format_value(item)]
+        if isinstance(item, dict):
+            lines = [line for key, of in item.items() for line in format_yaml(key, of)]
         yield from (f"{'  ' if at else '- '}{line}" for at, line in enumerate(lines))
 
 
-def _word(value: Any) -> str:
+def format_value(value: Any) -> str:
     if isinstance(value, float):  # YAML 1.1 takes 2e-05 for a word
         return format_float_positional(value, trim="-")
     return str(value).lower() if isinstance(value, bool) else str(value)

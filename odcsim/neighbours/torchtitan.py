@@ -4,7 +4,11 @@ First fit decreasing by tokens; rows of the most work, by squares, are split in 
 devices; rows of like work meet.
 """
 
+from dataclasses import replace
+
 from odcsim.balance.balancer import Balancer, Deal, Work
+from odcsim.errors import InputError
+from odcsim.neighbours.launch import Launcher
 from odcsim.neighbours.neighbour import (
     COLLECTIVE,
     DATA,
@@ -15,9 +19,13 @@ from odcsim.neighbours.neighbour import (
     Entry,
     Neighbour,
     Rule,
+    RunEnds,
     Settings,
+    start_row,
 )
 from odcsim.neighbours.packing import Row, Rows, first_fit_decreasing, in_order
+from odcsim.neighbours.values import Values
+from odcsim.program import WHOLE
 from odcsim.trace import SFT
 
 # Of its configurations the one that trains on conversations (qwen3/config_registry.py).
@@ -34,9 +42,9 @@ def settings(row: ChosenRow) -> Settings:
         "--config": config,
         "--hf_assets_path": row.weights,
         "--dataloader.dataset_path": DATA,
-        "--training.seq_len": row.max_tokens,
-        "--training.local_batch_size": 1,
-        "--training.global_batch_size": row.workers * row.accumulation,
+        "--training.seq_len": row.max_tokens // row.rows,
+        "--training.local_batch_size": row.rows,
+        "--training.global_batch_size": row.workers * row.accumulation * row.rows,
         "--parallelism.data_parallel_shard_degree": row.devices // row.recipe.context // copies,
         "--parallelism.data_parallel_replicate_degree": copies,
     }
@@ -50,6 +58,64 @@ def settings(row: ChosenRow) -> Settings:
     if row.recipe.value("stack") == "compiled":
         settings["--compile.enable"] = None
     return settings | {subcommands.get(row.recipe.recompute, "activation-checkpoint:selective"): None}
+
+
+# Models of its older files, by name and flavor.
+FLAVORS = {
+    ("llama3", "8b"): "meta-llama/Llama-3.1-8B", ("llama3", "70b"): "meta-llama/Llama-3.1-70B",
+    ("llama3", "405b"): "meta-llama/Llama-3.1-405B", ("qwen3", "0.6b"): "Qwen/Qwen3-0.6B",
+    ("qwen3", "1.7b"): "Qwen/Qwen3-1.7B", ("qwen3", "4b"): "Qwen/Qwen3-4B", ("qwen3", "8b"): "Qwen/Qwen3-8B",
+    ("qwen3", "14b"): "Qwen/Qwen3-14B", ("qwen3", "32b"): "Qwen/Qwen3-32B",
+    ("qwen3", "30b-a3b"): "Qwen/Qwen3-30B-A3B", ("qwen3", "235b-a22b"): "Qwen/Qwen3-235B-A22B",
+}  # fmt: skip
+AGAIN = {"full": "full", "selective": "operators", "none": "none"}
+
+
+def read(values: Values, launch: Launcher) -> ChosenRow:
+    """A command of today has its recompute as a subcommand, and a file of 0.2 as a mode."""
+    values.refuse_over((f"parallelism.{name}_parallel_degree" for name in ("tensor", "pipeline", "expert")), "it")
+    shards, copies = (values.get(f"parallelism.data_parallel_{name}_degree") for name in ("shard", "replicate"))
+    each, copies = values.whole("parallelism.context_parallel_degree", 1), copies or 1
+    devices = launch.gpus or (shards or -1) * copies * each
+    if devices < 1:
+        raise InputError("says nothing of GPUs", where=values.where, fix="say how many GPUs it runs on: --devices")
+    if not shards or shards < 0:
+        shards = devices // copies // each
+    whole = shards * each == 1 and copies > 1
+    sharding = WHOLE if whole else "hybrid" if copies > 1 else "full"
+    named = [name.partition(":")[2] for name in values.names.values() if name.startswith("activation-checkpoint:")]
+    values.under("activation_checkpoint")
+    again = AGAIN.get(named[0] if named else values.text("activation_checkpoint.mode", "selective"), "operators")
+    if not named and values.get("activation_checkpoint.mode") is None:
+        again = "operators"
+    words = {
+        "sync": "collective",
+        "recompute": again,
+        "stack": "compiled" if values.flag("compile.enable") or values.flag("training.compile") else "plain",
+        "precision": "fp8" if "float8" in str(values.get("model.converters", "")) else "bf16",
+        "attention": "sdpa",
+    }
+    rows, limit = (
+        values.first(("training.local_batch_size", "training.batch_size"), 8),
+        values.whole("training.seq_len", 2048),
+    )
+    batch = values.get("training.global_batch_size", -1)
+    workers = devices // each
+    if batch and batch > 0 and batch % (rows * workers):
+        problem = f"training.global_batch_size {batch} in rows of {rows} on {workers} ranks"
+        raise RunEnds(problem, where=values.where, fix="it ends at once: give a multiple")
+    steps = 1 if not batch or batch < 0 else batch // (rows * workers)
+    launch = replace(
+        launch, devices=devices, machines=0, per_machine=shards if sharding == "hybrid" else launch.per_machine,
+        sharding=sharding, context=each, offload=values.flag("training.enable_cpu_offload"),
+        reshard=values.text("parallelism.fsdp_reshard_after_forward", "default") != "never",
+    )  # fmt: skip
+    row = start_row(values, launch, words, balancer=IN_FULL_ROWS, minibatch=steps, max_tokens=limit * rows, kernel="")
+    model = values.get("hf_assets_path") or values.get("model.hf_assets_path")
+    flavor = values.text("model.name").lower(), values.text("model.flavor").lower()
+    model = FLAVORS.get(flavor, "".join(flavor)) if flavor[0] else model
+    most = values.whole("training.steps", 0, 0)
+    return replace(row, rows=rows, longest=limit, model=str(model or ""), steps=most, attention="sdpa")
 
 
 def deal(work: Work) -> Deal:
@@ -75,7 +141,16 @@ def deal(work: Work) -> Deal:
 TORCHTITAN = Neighbour(
     "torchtitan",
     "shell",
-    {SFT: Entry(f"{TORCHRUN}-m torchtitan.train", settings, "torchtitan 0.3.0, torchtitan/config/configs.py")},
+    {
+        SFT: Entry(
+            f"{TORCHRUN}-m torchtitan.train",
+            settings,
+            "torchtitan 0.3.0, torchtitan/config/configs.py",
+            read,
+            ("torchtitan.train", "torchtitan/train.py", "run_train.sh"),
+            ("training.seq_len", "training.local_batch_size", "training.batch_size", "training.steps", "model.flavor"),
+        )
+    },
     COLLECTIVE,
     (Rule(IN_FULL_ROWS, "packing in order until the next sample does not fit, filled up with padding", in_order),),
     frozenset({"operators", "hybrid", "whole", "on_host", "compiled", "context"}),

@@ -14,7 +14,7 @@ SETTING = "uniform:min=2,max=40 --model nano --gpu a100 --devices 2 --minibatch 
 
 def test_it_is_offered_stands_in_the_field_and_is_told_its_settings(tmp_path):
     house = House(tmp_path)
-    line = "        llama_factory.LLAMA_FACTORY, accelerate.ACCELERATE,\n        in_rows.ROWS,\n"
+    line = "        accelerate.ACCELERATE,\n        in_rows.ROWS,\n"
     house.add("odcsim/neighbours", "in_rows", MODULE, among=line)
     assert "accelerate,rows}" in house.run("-m", "odcsim", "flags", "--help-all")
     field = json.loads(house.run("-m", "odcsim", "compare", *SETTING, "--field", "--json"))
@@ -25,4 +25,7 @@ def test_it_is_offered_stands_in_the_field_and_is_told_its_settings(tmp_path):
     (house.folder / "rows.json").write_text(compared)
     told = house.run("-m", "odcsim", "flags", "rows", "rows.json").splitlines()
     settings = [line.partition(" #")[0] for line in told if not line.startswith("#")]
+    (house.folder / "run.yaml").write_text("\n".join(told))
+    audit = ("audit", "run.yaml", "--lengths", SETTING[0], "--model", "nano", "--gpu", "a100", "--devices", "2")
+    assert json.loads(house.run("-m", "odcsim", *audit, "--json"))["trainer"] == "rows"
     assert settings == [f"max_tokens: {own['made']['max_tokens']}", "samples: 6"]

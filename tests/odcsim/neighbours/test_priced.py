@@ -64,6 +64,10 @@ def read(trainer, flag):
         limit, devices = int(flag["training.seq_len"]), int(flag["parallelism.data_parallel_shard_degree"])
         each, steps, packs = 1, int(flag["training.global_batch_size"]) // devices, True
         rows, again = in_turn(LENGTHS, limit), flag.get("activation-checkpoint:full") is not None
+    elif trainer == "prime-rl":
+        limit, devices = int(flag["data.seq_len"]), int(flag["deployment.num_train_gpus"])
+        each, steps, packs = 1, int(flag["data.batch_size"]) // devices, True
+        rows, again = in_turn(LENGTHS, limit), flag.get("model.ac.mode") is not None
     else:
         axolotl, factory = trainer == "axolotl", trainer == "llamafactory"
         batch, length = (
@@ -81,8 +85,8 @@ def read(trainer, flag):
             rows = in_groups(best_fit, LENGTHS, limit, 1000) if packs else []
         again = flag["disable_gradient_checkpointing" if factory else "gradient_checkpointing"] != str(factory).lower()
     batches = rows if packs else [list(range(i, i + each)) for i in range(0, len(LENGTHS) - each + 1, each)]
-    after_each = trainer == "torchtitan" or "sync_each_batch" in str(flag) or steps == 1
-    pads, full = not packs and trainer != "axolotl", packs and trainer in ("torchtitan", "llamafactory")
+    after_each = trainer in ("torchtitan", "prime-rl") or "sync_each_batch" in str(flag) or steps == 1
+    pads, full = not packs and trainer != "axolotl", packs and trainer in ("torchtitan", "llamafactory", "prime-rl")
     return batches, steps, limit, pads, full, after_each, again
 
 
