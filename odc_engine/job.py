@@ -122,6 +122,7 @@ def check_model(shape: Model) -> None:
         "mixture of experts": shape.experts,
         "sliding windows": shape.window_layers,
         "linear attention": shape.linear_layers,
+        "sparse attention": shape.sparse_layers,
         "latent attention": shape.latent_rank,
         "gated attention": shape.gated,
         "an MLP without a gate": shape.plain_mlp,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from odcsim.checking.plan_check import PlanCheck, check
     from odcsim.decide.advice import Advice, advise
     from odcsim.decide.asking import ask
+    from odcsim.decide.audit import Audit, audit
     from odcsim.decide.break_even import BreakEven, break_even
     from odcsim.decide.comparison import Comparison, compare, sweep_max_tokens
     from odcsim.decide.diagnosis.result import Diagnosis, diagnose
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from odcsim.errors import InputError
     from odcsim.executors.simulation import simulate
     from odcsim.neighbours.settings import TrainerFlags, flags
+    from odcsim.observed.hang import Hang
     from odcsim.reading import load
     from odcsim.show.pages.report import write_report
     from odcsim.trace import Trace
@@ -33,10 +35,12 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Advice": "decide.advice",
+    "Audit": "decide.audit",
     "BreakEven": "decide.break_even",
     "Comparison": "decide.comparison",
     "Diagnosis": "decide.diagnosis.result",
     "Fitted": "decide.fitted",
+    "Hang": "observed.hang",
     "InputError": "errors",
     "Levers": "decide.levers",
     "PlanCheck": "checking.plan_check",
@@ -47,6 +51,7 @@ _HOME = {
     "TrainerFlags": "neighbours.settings",
     "advise": "decide.advice",
     "ask": "decide.asking",
+    "audit": "decide.audit",
     "break_even": "decide.break_even",
     "check": "checking.plan_check",
     "compare": "decide.comparison",
@@ -64,10 +69,12 @@ _HOME = {
 }
 __all__ = [
     "Advice",
+    "Audit",
     "BreakEven",
     "Comparison",
     "Diagnosis",
     "Fitted",
+    "Hang",
     "InputError",
     "Levers",
     "PlanCheck",
@@ -78,6 +85,7 @@ __all__ = [
     "TrainerFlags",
     "advise",
     "ask",
+    "audit",
     "break_even",
     "check",
     "compare",

@@ -48,8 +48,9 @@ seen most of these runs. That is why the table also shows what is known without 
 """
 FINDINGS = """## What it does not say, and known misses
 
-- **No run here covers** AMD, Ada, or linear attention. What a CDNA3 reaches was chosen by hand to meet the figures of
-  one port of ODC ([paper](paper.md)); for the others, rates are ratios. Their intervals are wider for it.
+- **No run here covers** AMD, Ascend, Ada, H20, or linear or sparse attention. What a CDNA3 reaches was chosen by hand
+  to meet the figures of one port of ODC ([paper](paper.md)), and attention of an H20 to meet one benchmark; for the
+  others, rates are ratios. Their intervals are wider for it.
 - **Mixtures of experts, plain stacks, policy losses and B200 have one publisher each.** With it left out nothing is
   learnt of them, and their intervals are those of a kind that nobody published.
 - **Short steps of prime-rl** take longer than all that is counted. Between runs that differ only in tokens, the

@@ -9,7 +9,7 @@ from odcsim.support.command import Parser, status
 
 DOORS = {
     "decide": ("advise", "compare", "sweep", "break_even", "explore", "rl"),
-    "diagnose": ("diagnose", "report", "trace_json"),
+    "diagnose": ("audit", "diagnose", "report", "trace_json"),
     "calibrate": ("fit", "validate"),
     "schedule": ("trace", "balance", "check", "simulate"),
     "settings": ("flags", "catalog", "completion", "demo"),

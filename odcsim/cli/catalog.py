@@ -143,6 +143,8 @@ def _show_model(model: "Model", source: "Source | None", path: str, as_json: boo
     equal = {"attention = matmuls at (tokens)": derived.pop("even_length")}
     for key, value in (shape | derived | equal).items():
         if value or key == "tied":
+            if isinstance(value, tuple):
+                value = ", ".join(" x ".join(f"{number:g}" for number in row) for row in value)
             counts = isinstance(value, int) and not isinstance(value, bool)
             rows.append((f"  {key}", f"{value:,}" if counts else str(value)))
     print(*tables.lines(rows, (-32, 18)), sep="\n")

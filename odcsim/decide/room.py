@@ -48,7 +48,7 @@ def groups(cost: Cost) -> tuple[int, ...]:
     if cost.recipe.sharding == WHOLE:
         return ()
     whole = cluster.gpus if cluster.nodes == 1 else cluster.devices_per_node
-    while not cost.model.linear_layers and not whole % each and not cluster.gpus % each:
+    while cost.model.splits and not whole % each and not cluster.gpus % each:
         tried.append(each)
         each *= 2
     return tuple(tried)

@@ -87,5 +87,12 @@ DIAGNOSE = Words(
     OF_RUNS,
     usual={"devices": None},
 )
+# A trainer's configuration says all else.
+AUDIT = Words(
+    (*OF_ROWS,
+     *"trace minibatches in_order group_by_length on_demand_cost minibatch global_batch max_tokens".split()),
+    (),
+    usual={"devices": None},
+)  # fmt: skip
 # Prompts, rollouts and steps say these.
 RL = Words((*IDLE, "minibatch", "global_batch", "minibatches", "in_order", "group_by_length"))

@@ -8,9 +8,11 @@ from odcsim.answer import Answer
 # The module that makes an answer of each kind of result.
 WORDS = {
     "Advice": "advice_words",
+    "Audit": "audit_words",
     "BreakEven": "break_even_words",
     "Comparison": "comparison_words",
     "Diagnosis": "diagnosis_words",
+    "Hang": "hang_words",
     "Levers": "lever_words",
     "RolloutSteps": "rl_words",
     "Setting": "setting_words",

@@ -292,7 +292,7 @@ DATA = ("trace", "source", "sources", "lengths", "plan")
 INPUTS = (
     *DATA,
     *"schedule timeline timelines predicted measured name model gpu profile cluster tokenizer rows grid".split(),
-    *("gpus", "recipe_file"),
+    *("gpus", "recipe_file", "config", "log", "hang"),
 )
 OUTPUTS = ("output", "html", "steps", "svg", "per_device")
 
@@ -322,6 +322,7 @@ _KINDS = {
         "trace events", (".json", ".gz"), r'\{"traceEvents":\[\{"ph":"M","name":"process_name","pid":0,'
     ),
     "lengths": OutputKind("lengths", (".csv", ".jsonl", ".npy", ".parquet"), only=True),
+    "config": OutputKind("a trainer's file", (".yaml", ".yml", ".json", ".toml", ".sh")),
     "points": OutputKind("a sweep's table", (".csv", ".jsonl", ".parquet"), _TABLE, only=True),
 }
 _INSIDE = ("config.json", "tokenizer*.json", "*.jinja", "*/*.jinja")  # what a model's folder is read for

@@ -24,6 +24,42 @@ DEEPSEEK = of(
     q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
     tie_word_embeddings=False,
 )  # fmt: skip
+INDEXER = {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
+DEEPSEEK32 = DEEPSEEK | INDEXER | {"model_type": "deepseek_v32"}
+GLM5 = DEEPSEEK32 | of(
+    "glm_moe_dsa", 78, 6144, 64, 154_880, num_key_value_heads=64, intermediate_size=12288, q_lora_rank=2048,
+    qk_nope_head_dim=192, v_head_dim=256, index_n_heads=32,
+)  # fmt: skip
+DEEPSEEK4 = of(
+    "deepseek_v4", 43, 4096, 64, 129_280, num_key_value_heads=1, head_dim=512, moe_intermediate_size=2048,
+    n_routed_experts=256, n_shared_experts=1, num_experts_per_tok=6, q_lora_rank=1024, o_groups=8, o_lora_rank=1024,
+    sliding_window=128, hc_mult=4, **INDEXER | {"index_topk": 512},
+)  # fmt: skip
+KIMI_LINEAR = of(
+    "kimi_linear", 27, 2304, 32, 163_840, num_key_value_heads=32, intermediate_size=9216, moe_intermediate_size=1024,
+    num_experts=256, num_shared_experts=1, num_experts_per_token=8, first_k_dense_replace=1, q_lora_rank=None,
+    kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+    linear_attn_config={"head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4,
+                        "kda_layers": [i + 1 for i in range(27) if not i or i % 4],
+                        "full_attn_layers": [i + 1 for i in range(1, 27) if i % 4 == 0]},
+)  # fmt: skip
+MINIMAX = of(
+    "minimax_m2", 62, 3072, 48, 200_064, num_key_value_heads=8, head_dim=128, intermediate_size=1536,
+    num_local_experts=256, num_experts_per_tok=8,
+)  # fmt: skip
+NEMOTRON = of(
+    "nemotron_h", 52, 2688, 32, 131_072, num_key_value_heads=2, head_dim=128, mamba_num_heads=64, mamba_head_dim=64,
+    ssm_state_size=128, n_groups=8, n_routed_experts=128, num_experts_per_tok=6, moe_intermediate_size=1856,
+    moe_shared_expert_intermediate_size=3712, hybrid_override_pattern="MEMEM*E" * 5 + "MEMEMEM*E" + "ME" * 4,
+)  # fmt: skip
+GEMMA4 = of(
+    "gemma4_text", 60, 5376, 32, 262_144, num_key_value_heads=16, head_dim=256, intermediate_size=21_504,
+    sliding_window=1024, attention_k_eq_v=True, num_global_key_value_heads=4, hidden_size_per_layer_input=0,
+)  # fmt: skip
+GEMMA4_SMALL = of(
+    "gemma4_text", 35, 1536, 8, 262_144, num_key_value_heads=1, intermediate_size=6144, num_kv_shared_layers=20,
+    use_double_wide_mlp=True, layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7,
+)  # fmt: skip
 LINEAR = {"linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_value_head_dim": 128}
 QWEN3_NEXT = of(
     "qwen3_next", 48, 2048, 16, 151_936, num_key_value_heads=2, head_dim=256, intermediate_size=5120,

@@ -11,9 +11,9 @@ from sources import everything, modules
 OURS = modules(everything())
 
 PUBLIC = {
-    "odcsim": """Advice BreakEven Comparison Diagnosis Fitted InputError Levers PlanCheck RolloutSteps
-        Setting SweepRows Trace TrainerFlags advise ask break_even check compare diagnose fit flags levers load plan rl
-        simulate sweep sweep_max_tokens write_report""",
+    "odcsim": """Advice Audit BreakEven Comparison Diagnosis Fitted Hang InputError Levers PlanCheck RolloutSteps
+        Setting SweepRows Trace TrainerFlags advise ask audit break_even check compare diagnose fit flags levers load
+        plan rl simulate sweep sweep_max_tokens write_report""",
     "odcsim.balance": """ALL NAMES POOL Assignment LearnedCosts Plan balance check_limit digest loss_tokens plan pooled
         runs_with weigh""",
     "odcsim.catalog": """Figure Source estimate gpu gpu_figures gpu_names gpu_title gpu_toml model model_names

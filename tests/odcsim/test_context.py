@@ -306,7 +306,7 @@ def test_trainers_degrees_multiply_to_the_gpus(sharding):
 
 def test_who_does_not_say_it_as_it_is_priced_is_refused():
     able = {name for name, trainer in TRAINERS.items() if "context" in trainer.knows}
-    assert able == {"accelerate", "torchtitan"}
+    assert able == {"accelerate", "prime-rl", "torchtitan"}
     with pytest.raises(InputError, match="context=2 with trainer verl"):
         compare(odcsim.ask([500] * 64, MODEL.name, gpu="h100", devices=8, minibatch=1, context=2, trainer="verl"))
 

@@ -11,11 +11,11 @@ from odcsim.cli import main as odcsim
 from odcsim.support.outputs import INPUTS
 from odcsim.timeline import write
 
-WRITES = {"-o", "--output", "--html", "--svg", "--steps", "--per-device"}
+WRITES = {"-o", "--output", "--html", "--svg", "--steps", "--per-device", "--write"}
 READS = {
     "trace", "source", "sources", "plan", "schedule", "timeline", "timelines", "predicted", "measured", "name", "rows",
     "grid", "--trace", "--lengths", "--against", "--recipe", "--model", "--gpu", "--gpus", "--profile", "--cluster",
-    "--tokenizer", "--script",
+    "--tokenizer", "--script", "config", "--log", "--hang",
 }  # fmt: skip
 WORDS = {"--column", "--images", "--balancer", "--trainer", "--sweep-max-tokens", "--dask", "--minibatches", "--price"}
 COMMANDS = commands()
