@@ -172,7 +172,7 @@ KNOWN = dict.fromkeys("advantage-estimator custom-rm-path rollout-batch-size n-s
                       "recompute-granularity recompute-method recompute-num-layers num-rollout "
                       "rollout-num-gpus-per-engine sglang-mem-fraction-static".split(), True)
 KNOWN |= dict.fromkeys("colocate calculate-per-token-loss disable-compute-advantages-and-returns debug-train-only "
-                       "use-dynamic-batch-size balance-data".split(), False)
+                       "use-dynamic-batch-size balance-data use-kl-loss".split(), False)
 def read(text):
     argv = words(text)
     own, found = argv[argv.index("${MODEL_ARGS[@]}") + 1:], {"n-samples-per-prompt": 1}
@@ -200,7 +200,8 @@ KNOWN = {"policy.model_name": "", "cluster.num_nodes": 1, "cluster.gpus_per_node
          "policy.dtensor_cfg.enabled": True, "policy.dtensor_cfg.activation_checkpointing": False,
          "policy.dtensor_cfg.cpu_offload": False}
 SFT = {"sft.max_num_epochs": 1, "sft.max_num_steps": 60, "sft.val_period": 10, "sft.val_at_start": True}
-GRPO = {"grpo.max_num_epochs": 1, "grpo.val_period": 10, "grpo.num_prompts_per_step": 32,
+GRPO = {"loss_fn.reference_policy_kl_penalty": 0.01,
+        "grpo.max_num_epochs": 1, "grpo.val_period": 10, "grpo.num_prompts_per_step": 32,
         "grpo.num_generations_per_prompt": 16, "grpo.max_num_steps": 1_000_000,
         "policy.generation.vllm_cfg.tensor_parallel_size": 1, "policy.generation.vllm_cfg.gpu_memory_utilization": 0.6}
 def read(text):
