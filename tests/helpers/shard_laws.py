@@ -30,7 +30,7 @@ class Case:
     where: str = "cpu"
 
     def launch(self, transfers: Any) -> Any:
-        return transfers.Launcher(self.block, self.programs, 4)
+        return transfers.Launch(self.block, self.programs, 4)
 
     def shards(self, transfers: Any, arenas: Sequence[Tensor]) -> Any:
         table = transfers.table([arena.data_ptr() for arena in arenas], self.where)

@@ -66,7 +66,7 @@ def two_processes(rank):
     memory.meet(MAIN)
     for i in range(PUSHES):
         pushed = torch.arange(2.0 * ELEMENTS) + i + 1000 * rank
-        transfers.add(transfers.Shards(table, rank, 0, ELEMENTS), pushed, transfers.Launcher(BLOCK, programs=4))
+        transfers.add(transfers.Shards(table, rank, 0, ELEMENTS), pushed, transfers.Launch(BLOCK, programs=4))
     memory.meet(MAIN)
     sums = memory.view(rank)[: 4 * ELEMENTS].view(torch.float32).tolist()
     memory.meet(MAIN)
@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_refused_before_a_launch():
         "0x28": lambda: transfers.table([0x10, 0x28]),  # arenas that are not aligned
         "offset 8": lambda: transfers.Shards(one, 0, 8, 1),
         "-1": lambda: transfers.Shards(one, 0, 0, -1),
-        "2147418112": lambda: transfers.Launcher(block=4096).grid(2**41, 8),  # more chunks than can be counted
+        "2147418112": lambda: transfers.Launch(block=4096).grid(2**41, 8),  # more chunks than can be counted
         "2 slots of 5": lambda: transfers.total(torch.zeros(8), 2, 5, torch.zeros(5)),
     }.items():
         with pytest.raises(ValueError, match=word):
@@ -147,6 +147,6 @@ def test_what_does_not_fit_is_refused_before_a_launch():
 def test_work_is_spread_over_programs():
     from odc_engine.kernels import transfers
 
-    launch = transfers.Launcher(block=64, programs=10)
+    launch = transfers.Launch(block=64, programs=10)
     assert [launch.grid(n, 2) for n in (0, 1, 65, 640)] == [(1,), (2,), (4,), (10,)]
-    assert transfers.Launcher(block=4096).turns(2**33 + 1, 8) == 8 * (2**21 + 1)
+    assert transfers.Launch(block=4096).turns(2**33 + 1, 8) == 8 * (2**21 + 1)

@@ -247,11 +247,11 @@ def expected(seed, plan, number, owner, unit):
 def by_kernels(rank, seed):
     """What this device gathers wrong, and its sums in every minibatch."""
     shards.interpreted()
-    from odc_engine.kernels.transfers import Launcher
+    from odc_engine.kernels.transfers import Launch
     from odc_engine.memory.gpu import GpuArena
 
     memory = SharedMemory(timeout=30.0)
-    arena = type("Small", (GpuArena,), {"launch": Launcher(block=16, programs=3)})(memory, SHAPES, "slots")
+    arena = type("Small", (GpuArena,), {"launch": Launch(block=16, programs=3)})(memory, SHAPES, "slots")
     memory.view(rank).fill_(0xFF)  # not a number
     found, wrong = [], []
     for number, plan in enumerate(drawn(seed)):
