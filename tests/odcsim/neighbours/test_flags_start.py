@@ -50,6 +50,8 @@ def ask(rng, trainer, kind, path):
     known = [choice for name, choice in CHOICES.items() if not name or name in TRAINERS[trainer].knows]
     for choice in rng.sample(known, rng.randint(0, 1)):
         words |= choice
+    if trainer == "axolotl" and words.get("sharding") == "none":
+        words["optimizer"] = "pure"  # as it keeps weights and moments then
     model = rng.choice(models)
     try:
         if kind == GRPO:
