@@ -21,9 +21,7 @@ ALIKE = 0.02  # of a step's tokens
 KINDS = {SFT: "supervised", DPO: "preferences (DPO)", GRPO: "reinforcement learning"}
 PADDED = 1.02  # times the tokens: less is not worth a word
 FEW = 6  # names that are listed
-UNEXPLAINED = (
-    "nothing known here explains it: log data, saving and evaluation apart, or profile a step ('odcsim diagnose')"
-)
+UNEXPLAINED = "nothing known here explains it: time the loader, saving and evaluation apart, or profile a step ('odcsim diagnose')"
 
 
 def answer(audit: Audit) -> Answer:
@@ -127,7 +125,8 @@ def normality(normal: Normality) -> str:
     if normal.seconds < normal.low and not normal.explained:
         return f"{what}: faster than expected; it does less than the configuration says, or other lengths."
     if not normal.explained:
-        return f"{what}: {normal.seconds / normal.high:.1f} times the most that is; {UNEXPLAINED}."
+        over = f"{text(normal.rest)} more than is likely"
+        return f"{what}: {over}, and {UNEXPLAINED}."
     one, *others = normal.explained
     also = f"; or {others[0].words} ({text(others[0].seconds)})" if others else ""
     return f"{what}; it fits if {one.words} ({text(one.seconds)}){also}."
