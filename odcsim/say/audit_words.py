@@ -21,7 +21,8 @@ ALIKE = 0.02  # of a step's tokens
 KINDS = {SFT: "supervised", DPO: "preferences (DPO)", GRPO: "reinforcement learning"}
 PADDED = 1.02  # times the tokens: less is not worth a word
 FEW = 6  # names that are listed
-UNEXPLAINED = "nothing known here explains it: time the loader, saving and evaluation apart, or profile a step ('odcsim diagnose')"
+DIAGNOSE = "profile a step ('odcsim diagnose')"
+UNEXPLAINED = f"nothing known here explains it: time the loader, saving and evaluation apart, or {DIAGNOSE}"
 
 
 def answer(audit: Audit) -> Answer:
