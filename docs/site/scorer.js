@@ -2,7 +2,7 @@
 // references, appendices and logs. Sphinx itself gives equal marks to every page with one of the words in a heading.
 var LOWERED = [
   [/^(log|changelog|contributing|genindex)$/, 16],
-  [/^(reference\/|published-runs$|validation-runs$|paper-cells$|decisions$|design$|contract$)/, 14],
+  [/^(reference\/|published-runs$|validation-runs$|paper-cells$|pairs$|decisions$|design$|contract$)/, 14],
   [/^(habits|glossary)$/, 9],
   [/^(notebooks\/|readme$|index$|howto\/index$|traces$|paper$)/, 11],
   [/^(faq|users)$/, 4],

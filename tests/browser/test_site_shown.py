@@ -9,7 +9,7 @@ pytestmark = pytest.mark.browser
 SITE = ROOT / "site"
 KINDS = "index howto/profile model/index neighbours reference/odcsim notebooks/1_lengths".split()
 # Guides stand before these wherever both have the words.
-LATE = "reference/ log changelog contributing published-runs validation-runs paper-cells design decisions contract"
+LATE = "reference/ log changelog contributing published-runs validation-runs paper-cells pairs design decisions contract"
 RESULTS = "[...document.querySelectorAll('#search-results li a')].map((found) => found.getAttribute('href'))"
 # What people of the field type into the search, and the page that is to be the first result, or one of two.
 FOUND = """
@@ -17,7 +17,10 @@ howto/slow-step: straggler, idle time, bubble, pipeline parallelism
 howto/perfetto howto/slow-step: profiler trace
 odc: load imbalance, all-gather, reduce-scatter, gradient accumulation, on-demand communication
 balancing: load balancing
-howto/flags: dynamic batching, sequence packing, padding
+howto/flags: dynamic batching, sequence packing
+howto/flags howto/audit: padding
+howto/audit: audit, training configuration
+howto/hang: Flight Recorder
 howto/lengths: truncation, sequence length
 howto/recompute: activation checkpointing, out of memory, OOM
 howto/recompute model/memory: peak memory
