@@ -9,7 +9,9 @@ pytestmark = pytest.mark.browser
 SITE = ROOT / "site"
 KINDS = "index howto/profile model/index neighbours reference/odcsim notebooks/1_lengths".split()
 # Guides stand before these wherever both have the words.
-LATE = "reference/ log changelog contributing published-runs validation-runs paper-cells pairs design decisions contract"
+LATE = (
+    "reference/ log changelog contributing published-runs validation-runs paper-cells pairs design decisions contract"
+)
 RESULTS = "[...document.querySelectorAll('#search-results li a')].map((found) => found.getAttribute('href'))"
 # What people of the field type into the search, and the page that is to be the first result, or one of two.
 FOUND = """
