@@ -25,7 +25,7 @@ from odcsim.neighbours.neighbour import RunEnds
 from odcsim.observed.hang import Hang, why
 from odcsim.question import LENGTHS, Question
 from odcsim.results import capacity
-from odcsim.support.outputs import check_writable, write_text
+from odcsim.support.outputs import check_apart, check_writable, write_text
 from odcsim.trace import DPO, GRPO, SFT
 
 TIMES = (2, 4, 8)  # as many GPUs
@@ -136,6 +136,8 @@ def audit(
         raise InputError("no configuration is named", fix="give a trainer's file, or the command that starts it")
     if write is not None:
         check_writable(Path(write))
+        read = [one for one in (config, lengths, *paths_of("log", log)) if isinstance(one, str | os.PathLike)]
+        check_apart(Path(write), [os.fspath(one) for one in read])
     result = audited(config, lengths, paths_of("log", log), words)
     if write is not None:
         write_text(Path(write), result.edited())

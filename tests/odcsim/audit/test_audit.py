@@ -190,3 +190,9 @@ def test_lines_are_in_the_syntax_of_the_file(padded):
             assert not line.startswith("--")
     assert json.loads(json.dumps(audit.as_json()))["runs"]
     assert (ROOT / "docs/howto/audit.md").exists()
+
+
+def test_what_is_read_is_not_written_over(padded):
+    with pytest.raises(InputError):
+        odcsim.audit(padded, lengths=TRACE, gpu="h100", devices=8, write=padded)
+    assert padded.read_text() == PADDED

@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from odcsim import InputError
+from odcsim.cli import main
 from odcsim.observed.hang import CAUSES, why
 from odcsim.say.hang_words import OUT, SHORT, named
 
@@ -343,3 +344,16 @@ def test_which_files_are_dumps_is_told_by_their_names_and_beginnings(tmp_path):
     assert why([tmp_path]).call is None
     (tmp_path / "old_rank_1.json").write_text(stackless(GOOD))
     assert f"a dump of rank 1, as {tmp_path / 'old_rank_1.json'} is" in refused()
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_the_command_ends_with_one_where_somebody_waits(tmp_path, capsys, hangs):
+    for rank in range(3):
+        last = [] if hangs and rank == 1 else [call(2, over=not hangs)]
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(dump([call(1), *last], 3)))
+    assert main(["audit", "--hang", str(tmp_path), "--json"]) == hangs
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] is not hangs
+    assert [camp["ranks"] for camp in found["others"]] == ([[1]] if hangs else [])
+    assert main(["audit", "--hang", str(tmp_path)]) == hangs
+    assert ("did not come" in capsys.readouterr().out) == hangs
