@@ -45,9 +45,6 @@ class Launcher:
     def gpus(self) -> int:
         return self.devices or self.machines * self.per_machine or self.per_machine
 
-    def nodes(self) -> int:
-        return self.machines or (self.gpus // self.per_machine if self.per_machine else 0) or 1
-
 
 def of_torchrun(values: Values) -> Launcher:
     """Of torchrun, of `python -m torch.distributed.run` and of the flags that a trainer passes to it."""
