@@ -21,7 +21,7 @@ from odcsim.errors import InputError
 from odcsim.neighbours import edit
 from odcsim.neighbours.config import TrainerConfig, check_names, read_again, read_config
 from odcsim.neighbours.launch import RECOMPUTED, Launcher
-from odcsim.neighbours.neighbour import RunEnds
+from odcsim.neighbours.values import RunEnds
 from odcsim.observed.hang import Hang, why
 from odcsim.question import LENGTHS, Question
 from odcsim.results import capacity

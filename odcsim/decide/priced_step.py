@@ -24,8 +24,8 @@ from odcsim.neighbours.neighbour import (
     IN_ROWS,
     ChosenRow,
     Neighbour,
-    RunEnds,
 )
+from odcsim.neighbours.values import RunEnds
 from odcsim.question import Question, question_of
 from odcsim.reading.limits import within
 from odcsim.results.capacity import Need

@@ -17,12 +17,11 @@ from odcsim.neighbours.neighbour import (
     Entry,
     Neighbour,
     Rule,
-    RunEnds,
     Settings,
     read_optimizer,
     start_row,
 )
-from odcsim.neighbours.values import Values
+from odcsim.neighbours.values import RunEnds, Values
 from odcsim.trace import SFT
 
 AGAIN = "activation_checkpointing"  # of which gradient_checkpointing is the older name (transformers 5.24.0)
@@ -58,8 +57,7 @@ def batch_settings(row: ChosenRow) -> Settings:
 
 def read(values: Values, launch: Launcher) -> ChosenRow:
     row = read_arguments(values, launch, PLAIN)
-    limit = values.first(("block_size", "max_seq_length", "max_length", "model_max_length"), 0)  # of scripts
-    limit = limit if isinstance(limit, int) and limit > 0 else 0
+    limit = values.whole(("block_size", "max_seq_length", "max_length", "model_max_length"), 0, 0)  # of scripts
     return replace(row, recipe=row.recipe.by(**read_liger(values, "use_liger_kernel")), longest=limit)
 
 
@@ -98,9 +96,9 @@ def read_arguments(
 
 def read_length_of_run(values: Values, epochs: str = "num_train_epochs", steps: str = "max_steps") -> dict[str, Any]:
     """Epochs, which count where it is not told to end after so many steps."""
-    most = values.get(steps, -1)
+    most = values.whole(steps, -1, -1)
     count = values.number(epochs, 0.0)
-    ends = isinstance(most, int) and most > 0
+    ends = most > 0
     if ends and epochs in values:
         values.note(f"{epochs} does nothing beside {steps}")
     return {"epochs": count or None, "steps": most if ends else 0}
@@ -111,7 +109,7 @@ def read_sharding(values: Values, launch: Launcher) -> Launcher:
     if (file := values.get("deepspeed")) is not None:
         launch = with_deepspeed(launch, file, values.folder)
     fsdp = values.get("fsdp")
-    words = " ".join(fsdp) if isinstance(fsdp, list) else str(fsdp or "")
+    words = " ".join(map(str, fsdp)) if isinstance(fsdp, list) else str(fsdp or "")
     if fsdp is True or words.strip() not in ("", "False", "false"):
         launch = with_fsdp(launch, values, ("fsdp_config.fsdp_", "fsdp_config.", "fsdp_"))
         strategy = next((word for word in words.lower().replace(",", " ").split() if word in STRATEGIES), "full_shard")

@@ -118,7 +118,7 @@ def read(values: Values, launch: Launcher) -> ChosenRow:
     if named and "attn_implementation" not in values:
         words["attention"] = KERNEL_NAMES[named]
     row = start_row(
-        values, replace(launch, context=each), words, balancer=IN_PADDED, minibatch=size * steps, each=size,
+        values, launch.with_context(each, values.where), words, balancer=IN_PADDED, minibatch=size * steps, each=size,
         longest=limit, model=values.text("base_model"), cutting=DROPS,
         **read_length_of_run(values, "num_epochs"),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from odcsim.neighbours import TRAINERS, accelerate, shell
 from odcsim.neighbours.launch import SHIPPED, Launcher, of_accelerate, of_deepspeed_launcher, of_torchrun, zero
 from odcsim.neighbours.names import names_of
 from odcsim.neighbours.neighbour import ChosenRow, Entry, Neighbour
-from odcsim.neighbours.values import Values, flatten, plain, scalar
+from odcsim.neighbours.values import Values, flatten, is_here, plain, scalar
 from odcsim.support.inputs import read_stdin, read_text, reading
 from odcsim.trace import SFT
 
@@ -93,7 +93,7 @@ def _source(given: str | os.PathLike[str]) -> tuple[str, str, Path, str]:
         text = read_stdin()
         return text, "stdin", Path(), "shell" if not _looks_nested(text) else "yaml"
     path = Path(name)
-    if len(name) < 4096 and "\n" not in name and path.is_file():
+    if is_here(path):
         with reading(path, missing=f"give {EXPECTED}", expected=EXPECTED):
             return read_text(path), name, path.parent, FILES.get(path.suffix.lower(), "shell")
     if " " in name.strip():
@@ -144,7 +144,7 @@ def _whose(values: Mapping[str, Any], where: str) -> tuple[Neighbour, str]:
     name, count = max(counts.items(), key=lambda one: (one[1], -fewest[one[0]]))
     if not count:
         known = ", ".join(TRAINERS)
-        problem = f"is no configuration that is known: {', '.join(list(values)[:6])}"
+        problem = f"is no configuration that is known: {', '.join(map(str, list(values)[:6]))}"
         raise InputError(problem, where=where, fix=f"read are those of {known}")
     return TRAINERS[name], _kind(TRAINERS[name], values)
 
@@ -176,7 +176,7 @@ def _of_command(text: str, where: str, folder: Path, launch: Launcher) -> Traine
     found, others = shell.flags_of(command.after)
     values: dict[str, Any] = {}
     for name, path in _files(command, found, others):
-        if not (folder / path).is_file():
+        if not is_here(folder / path):
             if name in ("", "--job.config_file"):
                 raise InputError("no such file", where=path, fix=f"{where} names it: run in its folder")
             launch = replace(launch, notes=(*launch.notes, f"{path} is not here: it was not read"))
@@ -228,7 +228,7 @@ def _launch(command: shell.Command | None, text: str, folder: Path) -> Launcher:
     if "accelerate" in names or command.program.startswith("trl "):
         more = flags if "accelerate" in names else _values_of(behind)
         path = more.first(("config_file", "accelerate_config"))
-        if path and (folder / str(path)).is_file():
+        if path and is_here(folder / str(path)):
             inside = parse(read_text(folder / str(path)), "yaml", str(path))
             more = Values(
                 {plain(n): v for n, v in flatten(inside)} | {plain(n): more.get(n) for n in more.names}, str(path)
@@ -237,7 +237,7 @@ def _launch(command: shell.Command | None, text: str, folder: Path) -> Launcher:
         if str(path) in SHIPPED:
             sharding, stage = SHIPPED[str(path)]
             launch = zero(launch, stage, False) if stage else replace(launch, sharding=sharding)
-        elif path and not (folder / str(path)).is_file():
+        elif path and not is_here(folder / str(path)):
             launch = replace(launch, notes=(*launch.notes, f"{path} is not here: it was not read"))
     elif names & {"torchrun", "torch.distributed.run"} or "torch.distributed.run" in command.before:
         launch = of_torchrun(flags)

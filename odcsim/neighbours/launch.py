@@ -2,15 +2,16 @@
 each of them holds."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from odcsim.errors import InputError
-from odcsim.neighbours.values import Values, scalar
+from odcsim.neighbours.values import RunEnds, Values, is_here, scalar
 from odcsim.program import WHOLE
 from odcsim.support.inputs import read_text, reading
+from odcsim.support.values import Given
 
 # FSDP1's names (accelerate 1.15.0, FSDP_SHARDING_STRATEGY) and FSDP2's.
 STRATEGIES = {
@@ -45,19 +46,28 @@ class Launcher:
     def gpus(self) -> int:
         return self.devices or self.machines * self.per_machine or self.per_machine
 
+    @property
+    def workers(self) -> int:
+        """Groups of GPUs that have samples of their own."""
+        return self.gpus // self.context
+
+    def with_context(self, each: int, where: str) -> "Launcher":
+        """With so many GPUs to a sample."""
+        if self.gpus % each:
+            problem = f"samples shared by {each} GPUs each, on {self.gpus}"
+            raise RunEnds(problem, where=where, fix="it ends at once: give a divisor")
+        return replace(self, context=each)
+
 
 def of_torchrun(values: Values) -> Launcher:
     """Of torchrun, of `python -m torch.distributed.run` and of the flags that a trainer passes to it."""
-    machines = values.get("nnodes", 1)
-    machines = int(str(machines).rpartition(":")[2]) if str(machines).rpartition(":")[2].isdigit() else 0
-    each = values.get("nproc_per_node", 0)
-    each = each if isinstance(each, int) and not isinstance(each, bool) else 0
+    words = values.text("nnodes", "1").rpartition(":")[2], values.text("nproc_per_node")
+    machines, each = (int(word) if word.isdecimal() and len(word) < 10 else 0 for word in words)  # a variable, or auto
     return Launcher(machines=machines, per_machine=each if machines else 0)  # as many machines as nobody says
 
 
 def of_deepspeed_launcher(values: Values) -> Launcher:
-    machines, each = values.get("num_nodes", 1), values.get("num_gpus", 0)
-    return Launcher(machines=machines if isinstance(machines, int) else 0, per_machine=each or 0)
+    return Launcher(machines=values.whole("num_nodes", 1, -1), per_machine=values.whole("num_gpus", 0, -1))
 
 
 def of_accelerate(values: Values, folder: Path) -> Launcher:
@@ -78,7 +88,7 @@ def of_accelerate(values: Values, folder: Path) -> Launcher:
     values.under("fsdp_")
     values.under("deepspeed_config")
     copies, shards, each = (
-        values.first(
+        values.whole(
             (f"parallelism_config_{n}", f"parallelism_config.parallelism_config_{n}", f"parallelism_config.{n}"), 1
         )
         for n in ("dp_replicate_size", "dp_shard_size", "cp_size")
@@ -88,7 +98,7 @@ def of_accelerate(values: Values, folder: Path) -> Launcher:
     )
     if launch.sharding == "full" and copies > 1:
         launch = replace(launch, sharding="hybrid" if shards > 1 else WHOLE)
-    return replace(launch, context=each)
+    return launch.with_context(each, values.where)
 
 
 def with_fsdp(launch: Launcher, values: Values, prefixes: Sequence[str]) -> Launcher:
@@ -108,23 +118,23 @@ def with_fsdp(launch: Launcher, values: Values, prefixes: Sequence[str]) -> Laun
 
 def with_deepspeed(launch: Launcher, file: Any, folder: Path) -> Launcher:
     """By a configuration of DeepSpeed's: itself, or its path. Of one that is not here its name may say the stage."""
-    if isinstance(file, str):
-        path = folder / file
-        if not path.is_file():
-            stage = next((n for n in (3, 2, 1) if f"{n}" in Path(file).stem), 0)
-            host = "offload" in Path(file).stem.lower()
-            launch = zero(launch, stage, host)
-            return replace(launch, notes=(*launch.notes, NAMED.format(name=Path(file).name)))
-        with reading(path, missing="give DeepSpeed's configuration", expected="DeepSpeed's configuration in JSON"):
-            file = json.loads(read_text(path))
-    found = file.get("zero_optimization", {}) if isinstance(file, Mapping) else {}
-    host = found.get("offload_optimizer", {}).get("device", "none") not in (None, "none")
+    path = folder / str(file)
+    if not is_here(path):
+        stage = next((n for n in (3, 2, 1) if f"{n}" in path.stem), 0)
+        launch = zero(launch, stage, "offload" in path.stem.lower())
+        return replace(launch, notes=(*launch.notes, NAMED.format(name=path.name)))
+    with reading(path, missing="give DeepSpeed's configuration", expected="DeepSpeed's configuration in JSON"):
+        content = json.loads(read_text(path))
+    own = Values(Given("its content", content, str(path)).mapping(), str(path))
+    moments, weights = (own.get(f"zero_optimization.offload_{what}.device", "none") for what in ("optimizer", "param"))
     notes = list(launch.notes)
-    if found.get("offload_param", {}).get("device", "none") not in (None, "none"):
+    if weights not in (None, "none"):
         notes.append("offload_param: parameters on the host are priced as if they stayed")
-    if isinstance(own := file.get("train_micro_batch_size_per_gpu"), int):
-        notes.append(f"train_micro_batch_size_per_gpu is {own} in DeepSpeed's file: another than the trainer's ends it")
-    return zero(replace(launch, notes=tuple(notes)), found.get("stage", 0), host)
+    if isinstance(each := own.get("train_micro_batch_size_per_gpu"), int):
+        problem = f"train_micro_batch_size_per_gpu is {each} in DeepSpeed's file"
+        notes.append(f"{problem}: another than the trainer's ends it")
+    stage = own.get("zero_optimization.stage", 0)
+    return zero(replace(launch, notes=tuple(notes)), stage, moments not in (None, "none"))
 
 
 def zero(launch: Launcher, stage: Any, host: bool) -> Launcher:

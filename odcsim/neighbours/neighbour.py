@@ -64,10 +64,6 @@ ADAMS = (
 Settings = dict[str, Any]
 
 
-class RunEnds(InputError):
-    """What a trainer is told and would not run: it would end with an error of its own, or hang."""
-
-
 @dataclass(frozen=True, slots=True)
 class ChosenRow:
     """How a step is to be run. `microbatches` of a device and step, on average. Of reinforcement learning a step is one

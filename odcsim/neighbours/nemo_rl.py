@@ -18,12 +18,11 @@ from odcsim.neighbours.neighbour import (
     Entry,
     Neighbour,
     Rule,
-    RunEnds,
     Settings,
     start_row,
 )
 from odcsim.neighbours.packing import first_fit_decreasing
-from odcsim.neighbours.values import Values
+from odcsim.neighbours.values import RunEnds, Values
 from odcsim.trace import GRPO, SFT
 
 SKIPS = "grpo.skip_reference_policy_logprobs_calculation"
@@ -99,7 +98,8 @@ def read(values: Values, launch: Launcher) -> ChosenRow:
         if values.flag("policy.dtensor_cfg.lora_cfg.enabled")
         else 0,
     }
-    launch = replace(launch, sharding="full", context=shared, offload=values.flag("policy.dtensor_cfg.cpu_offload"))
+    launch = launch.with_context(shared, values.where)
+    launch = replace(launch, sharding="full", offload=values.flag("policy.dtensor_cfg.cpu_offload"))
     row = start_row(values, launch, words, balancer="nemo-rl", minibatch=1, kernel="")
     batch, longest = (
         values.whole("policy.train_global_batch_size", 512 if grpo else 32),

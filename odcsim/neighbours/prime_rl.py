@@ -15,12 +15,11 @@ from odcsim.neighbours.neighbour import (
     Entry,
     Neighbour,
     Rule,
-    RunEnds,
     Settings,
     start_row,
 )
 from odcsim.neighbours.packing import in_order
-from odcsim.neighbours.values import Values
+from odcsim.neighbours.values import RunEnds, Values
 from odcsim.program import WHOLE
 from odcsim.trace import SFT
 
@@ -73,7 +72,8 @@ def read(values: Values, launch: Launcher) -> ChosenRow:
         launch = replace(launch, machines=machines, per_machine=node if several else one)
     rows, limit = values.whole("data.micro_batch_size", 1), values.whole("data.seq_len", 128)
     each, copies = values.whole("model.cp", 1), values.whole("model.dp_replicate", 1)
-    workers, batch = launch.gpus // each, values.whole("data.batch_size", 128)
+    launch = launch.with_context(each, values.where)
+    workers, batch = launch.workers, values.whole("data.batch_size", 128)
     if batch % (rows * workers):
         problem = f"data.batch_size {batch} in rows of {rows} on {workers} ranks"
         raise RunEnds(problem, where=values.where, fix="it ends at once: give a multiple")
@@ -99,7 +99,6 @@ def read(values: Values, launch: Launcher) -> ChosenRow:
         launch,
         sharding=WHOLE if whole else "hybrid" if copies > 1 else "full",
         per_machine=shards if copies > 1 and not whole else launch.per_machine,
-        context=each,
         offload=values.flag("model.optim_cpu_offload", True),
         reshard=values.flag("model.reshard_after_forward", True),
     )

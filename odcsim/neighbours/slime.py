@@ -15,11 +15,10 @@ from odcsim.neighbours.neighbour import (
     Entry,
     Neighbour,
     Rule,
-    RunEnds,
     Settings,
     start_row,
 )
-from odcsim.neighbours.values import Values
+from odcsim.neighbours.values import RunEnds, Values
 from odcsim.neighbours.verl import difference
 from odcsim.trace import GRPO, SFT
 
@@ -100,7 +99,7 @@ def read(values: Values, launch: Launcher) -> ChosenRow:
         "attention": KERNEL_NAMES.get(values.text("attention-backend", "auto").replace("auto", "flash"), "fa2"),
     }
     values.get("recompute-num-layers")
-    launch = replace(launch, sharding="full", context=shared)
+    launch = replace(launch.with_context(shared, values.where), sharding="full")
     row = start_row(values, launch, words, balancer="slime", minibatch=1, kernel="")
     each = 1 if sft else values.whole("n-samples-per-prompt", 1)
     made = values.whole("rollout-batch-size", 1) * each

@@ -19,12 +19,11 @@ from odcsim.neighbours.neighbour import (
     Entry,
     Neighbour,
     Rule,
-    RunEnds,
     Settings,
     start_row,
 )
 from odcsim.neighbours.packing import Row, Rows, first_fit_decreasing, in_order
-from odcsim.neighbours.values import Values
+from odcsim.neighbours.values import RunEnds, Values
 from odcsim.program import WHOLE
 from odcsim.trace import SFT
 
@@ -74,13 +73,16 @@ AGAIN = {"full": "full", "selective": "operators", "none": "none"}
 def read(values: Values, launch: Launcher) -> ChosenRow:
     """A command of today has its recompute as a subcommand, and a file of 0.2 as a mode."""
     values.refuse_over((f"parallelism.{name}_parallel_degree" for name in ("tensor", "pipeline", "expert")), "it")
-    shards, copies = (values.get(f"parallelism.data_parallel_{name}_degree") for name in ("shard", "replicate"))
-    each, copies = values.whole("parallelism.context_parallel_degree", 1), copies or 1
-    devices = launch.gpus or (shards or -1) * copies * each
-    if devices < 1:
+    shards = max(0, values.whole("parallelism.data_parallel_shard_degree", -1, -1))  # of -1 so many as there are
+    copies = values.whole("parallelism.data_parallel_replicate_degree", 1)
+    each = values.whole("parallelism.context_parallel_degree", 1)
+    devices = launch.gpus or shards * copies * each
+    if not devices:
         raise InputError("says nothing of GPUs", where=values.where, fix="say how many GPUs it runs on: --devices")
-    if not shards or shards < 0:
-        shards = devices // copies // each
+    shards = shards or devices // copies // each
+    if shards * copies * each != devices:
+        problem = f"{shards} shards, {copies} copies and {each} parts of a sample on {devices} GPUs"
+        raise RunEnds(problem, where=values.where, fix="it ends at once: give degrees whose product they are")
     whole = shards * each == 1 and copies > 1
     sharding = WHOLE if whole else "hybrid" if copies > 1 else "full"
     named = [name.partition(":")[2] for name in values.names.values() if name.startswith("activation-checkpoint:")]
@@ -95,16 +97,13 @@ def read(values: Values, launch: Launcher) -> ChosenRow:
         "precision": "fp8" if "float8" in str(values.get("model.converters", "")) else "bf16",
         "attention": "sdpa",
     }
-    rows, limit = (
-        values.first(("training.local_batch_size", "training.batch_size"), 8),
-        values.whole("training.seq_len", 2048),
-    )
-    batch = values.get("training.global_batch_size", -1)
+    rows = values.whole(("training.local_batch_size", "training.batch_size"), 8)
+    limit, batch = values.whole("training.seq_len", 2048), values.whole("training.global_batch_size", -1, -1)
     workers = devices // each
-    if batch and batch > 0 and batch % (rows * workers):
+    if batch > 0 and batch % (rows * workers):
         problem = f"training.global_batch_size {batch} in rows of {rows} on {workers} ranks"
         raise RunEnds(problem, where=values.where, fix="it ends at once: give a multiple")
-    steps = 1 if not batch or batch < 0 else batch // (rows * workers)
+    steps = 1 if batch < 1 else batch // (rows * workers)
     launch = replace(
         launch, devices=devices, machines=0, per_machine=shards if sharding == "hybrid" else launch.per_machine,
         sharding=sharding, context=each, offload=values.flag("training.enable_cpu_offload"),

@@ -129,7 +129,7 @@ def read_grpo(values: Values, launch: Launcher) -> ChosenRow:
     row = _read_base(values, launch)
     each = values.whole("num_generations", 8)
     count = values.whole("steps_per_generation", row.accumulation)
-    if whole := values.get("generation_batch_size"):
+    if whole := values.whole("generation_batch_size", 0, 0):
         count = max(1, whole // (row.each * row.workers))
     updates = max(1, count // row.accumulation) * values.whole("num_iterations", 1)
     engine = values.whole("vllm_tensor_parallel_size", 1) if values.flag("use_vllm") else 0

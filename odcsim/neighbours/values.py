@@ -16,6 +16,18 @@ WORDS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "of
 NOTHING = ("none", "null", "~", "")
 
 
+class RunEnds(InputError):
+    """What a trainer is told and would not run: it would end with an error of its own, or hang."""
+
+
+def is_here(path: Path) -> bool:
+    """Whether a text is the name of a file, whatever else it may be."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or with a zero
+        return False
+
+
 def plain(name: str) -> str:
     """A name as all forms have it."""
     return name.lstrip("+~-").replace("-", "_").lower()
@@ -75,10 +87,14 @@ class Values:
         found = self._given.get(key)
         return self._usual.get(key, default) if found is None else found
 
-    def given(self, name: str, default: Any = None) -> Given:
+    def given(self, name: str | Iterable[str], default: Any = None) -> Given:
+        """Of several names of one thing the first that somebody used."""
+        if not isinstance(name, str):
+            names = list(name)
+            return next((one for one in map(self.given, names) if one.value is not None), self.given(names[0], default))
         return Given(self.names.get(plain(name), name), self.get(name, default), self.where)
 
-    def whole(self, name: str, default: int, least: int = 1) -> int:
+    def whole(self, name: str | Iterable[str], default: int, least: int = 1) -> int:
         """`default` where nobody says, or where somebody says that nothing is meant."""
         given = self.given(name, default)
         if isinstance(given.value, str):
@@ -107,8 +123,7 @@ class Values:
 
     def first(self, names: Iterable[str], default: Any = None) -> Any:
         """Of several names of one thing the value of the first that somebody used."""
-        found = [self.get(name) for name in names]
-        return next((value for value in found if value is not None), default)
+        return self.given(names, default).value
 
     def under(self, prefix: str) -> dict[str, Any]:
         """All that is nested there, or that begins so."""

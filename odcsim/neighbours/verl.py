@@ -29,12 +29,11 @@ from odcsim.neighbours.neighbour import (
     Entry,
     Neighbour,
     Rule,
-    RunEnds,
     Settings,
     start_row,
 )
 from odcsim.neighbours.packing import Rows
-from odcsim.neighbours.values import Values
+from odcsim.neighbours.values import RunEnds, Values
 from odcsim.schedule import Schedule
 from odcsim.trace import GRPO, SFT
 
@@ -177,10 +176,10 @@ def _read_model(values: Values, launch: Launcher, model: str, engine: str, shard
         raise InputError(problem, where=values.where, fix="its FSDP alone is priced: ask with strategy=fsdp2")
     groups = (f"{engine}.ulysses_sequence_parallel_size", f"{shards}.ulysses_sequence_parallel_size",
               "ulysses_sequence_parallel_size")  # fmt: skip
-    each, size = int(values.first(groups, 1)), values.get(f"{shards}.fsdp_size", -1)
+    each, size = values.whole(groups, 1), values.whole(f"{shards}.fsdp_size", -1, -1)
     if each > 1:
         values.note(ULYSSES)
-    copies = launch.gpus // size if isinstance(size, int) and 0 < size < launch.gpus else 1
+    copies = launch.gpus // size if 0 < size < launch.gpus else 1
     host = any(values.flag(f"{shards}.{name}") for name in ("optimizer_offload", "offload_policy"))
     values.flag(f"{shards}.param_offload")
     fused = values.flag(f"{model}.use_fused_kernels") or values.flag(f"{engine}.use_fused_kernels")
@@ -194,7 +193,7 @@ def _read_model(values: Values, launch: Launcher, model: str, engine: str, shard
         **({"loss": "chunked"} if fused else {}),
     }
     launch = replace(
-        launch, sharding="hybrid" if copies > 1 else "full", context=each, offload=host,
+        launch.with_context(each, values.where), sharding="hybrid" if copies > 1 else "full", offload=host,
         reshard=values.flag(f"{shards}.reshard_after_forward", True),
         per_machine=size if copies > 1 else launch.per_machine,
     )  # fmt: skip
@@ -219,8 +218,8 @@ def _read_microbatches(
                 values.note(f"{name} does nothing beside use_dynamic_bsz")
         tokens = values.whole(f"{within}.{limit}", most) * row.recipe.context
         return replace(row, balancer="verl", minibatch=share, max_tokens=tokens, microbatches=1.0)
-    every = values.first((f"{within}.{count}_per_gpu", f"{within}.{count}", f"{within}.micro_batch_size_per_gpu"), None)
-    if not isinstance(every, int) or every < 1:
+    names = f"{within}.{count}_per_gpu", f"{within}.{count}", f"{within}.micro_batch_size_per_gpu"
+    if not (every := values.whole(names, 0, 0)):
         fix = f"give {within}.{count}_per_gpu, or use_dynamic_bsz"
         raise InputError(f"says nothing of a microbatch: {within}.{count}_per_gpu", where=values.where, fix=fix)
     each = min(every, share)

@@ -38,15 +38,21 @@ def input_of(seed: int, number: int, corpus: Path, folder: Path) -> list[str]:
     data = (corpus / case.seed).read_bytes() if case.seed else case.text.encode()
     changed = mutations.changed(data, case.seed, rng)
     if case.seed:
-        (folder / "in").mkdir(exist_ok=True)
         given = folder / "in" / case.seed
+        if (around := given.parent) != folder / "in":
+            shutil.copytree((corpus / case.seed).parent, around)
+        around.mkdir(parents=True, exist_ok=True)
         given.write_bytes(changed)
         text = str(given)
     else:
         text = changed.replace(b"\x00", b"").decode(errors="replace")
     out = str(folder / "out" / "made")
     words = {"IN": text} | {path.name: str(path) for path in corpus.iterdir()}
-    return [out + w.removeprefix("OUT") if w.startswith("OUT") else words.get(w, w) for w in case.argv]
+    starts = {"OUT": out, "AROUND": str(Path(text).parent)}
+    argv = [words.get(word, word) for word in case.argv]
+    for name, value in starts.items():
+        argv = [value + word.removeprefix(name) if word.startswith(name) else word for word in argv]
+    return argv
 
 
 def tried(seed: int, number: int, corpus: Path, folder: Path) -> str:

@@ -1,13 +1,14 @@
 """Small whole inputs of every kind that commands read, and the command lines that read them.
 
-In a command line `IN` stands for the input that is changed, `OUT` for a file that it may write, and any other name for
-another seed, as it is.
+In a command line `IN` stands for the input that is changed, `AROUND` for the folder that it is in with all that lies
+beside it, `OUT` for a file that it may write, and any other name for another seed, as it is.
 """
 
 import contextlib
 import gzip
 import io
 import json
+import pickle
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ sys.path.append(str(Path(__file__).parents[1] / "helpers"))
 
 import swelling
 
+import odcsim
 import traces
 from odcsim.cli import main
+from odcsim.neighbours import TRAINERS
 from odcsim.reading import named
 
 RECORDED = Path(__file__).parents[1] / "odcsim" / "observed" / "fixtures"
@@ -71,6 +74,34 @@ TOKENIZER = {  # written by hand: nothing of the library may run before the fork
     "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"},
 }  # fmt: skip
 SWELLING = ["equal.parquet", "groups.parquet", "texts.parquet", "views.arrow", "deep.arrow", "a.nested.jsonl.gz"]
+# As people write them; of the other trainers, what `flags` prints.
+CONFIGS = {
+    "sft.yaml": """model_name_or_path: tiny  # a name of the catalog
+max_length: 4096
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 2
+gradient_checkpointing: true
+model_init_kwargs: {dtype: bfloat16}
+warmup_step: 10
+# run: accelerate launch --num_processes 2 --use_fsdp --fsdp_version 2 -m trl.scripts.sft --config sft.yaml
+""",
+    "sft.json": json.dumps({"model_name_or_path": "tiny", "per_device_train_batch_size": 2, "bf16": True}),
+    "deepspeed/train.sh": """#!/bin/bash
+N=2; ARGS=(--max_length 4096 --packing "True")
+BATCH=$((N * 2))
+torchrun --nproc-per-node $N -m trl.scripts.sft --model_name_or_path tiny \\
+  --per_device_train_batch_size ${BATCH:-4} "${ARGS[@]}" --deepspeed zero3.json
+""",
+    "deepspeed/zero3.json": json.dumps(
+        {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "train_batch_size": "auto"}
+    ),
+    "grpo.sh": """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=8 \\
+  data.max_prompt_length=512 data.max_response_length=1024 actor_rollout_ref.model.path=tiny \\
+  actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.actor.use_dynamic_bsz=True \\
+  actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096 +trainer.other='[1, {a: "b"}]' trainer.n_gpus_per_node=2
+""",
+}
+AUDITED = ("axolotl", "llamafactory", "torchtitan", "slime", "nemo-rl", "prime-rl")
 LENGTHS = [512, 2048, 77, 900, 64, 4000, 1, 1023, 300, 8]
 
 
@@ -85,7 +116,7 @@ class Case:
 
 def write(folder: Path) -> None:
     """All seeds."""
-    for make in (_lengths, _shapes, _logs, _runs):
+    for make in (_lengths, _shapes, _logs, _runs, _configs, _dumps):
         make(folder)
     swelling.write(SWELLING, folder)
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -222,6 +253,41 @@ def _runs(folder: Path) -> None:
     parquet.write_table(pyarrow.table(columns), folder / "operations.parquet")
 
 
+def _configs(folder: Path) -> None:
+    (folder / "deepspeed").mkdir()
+    for name, text in CONFIGS.items():
+        (folder / name).write_text(text)
+    for trainer in AUDITED:
+        asked = odcsim.ask(SPECS[1], "tiny", gpu="a100", devices=2, minibatch=4, minibatches=1, trainer=trainer)
+        text = str(odcsim.flags(trainer, odcsim.compare(asked)))
+        (folder / f"{trainer}.{TRAINERS[trainer].form}").write_text(text.replace("/path/to/tiny", "tiny"))
+
+
+def _dumps(folder: Path) -> None:
+    """Of a hang of two ranks, as torch pickles them and as JSON: the second has not come to the third collective."""
+    for name, form in (("dumps", pickle.dumps), ("dumps-json", lambda dump: json.dumps(dump).encode())):
+        (folder / name).mkdir()
+        for rank in range(2):
+            calls = [_call(number, over=number < 3) for number in range(1, 4 - rank)]
+            groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+            dump = {"version": "2.10", "pg_config": groups, "pg_status": {}, "entries": calls}
+            (folder / name / f"rank_{rank}{'.json' * (name != 'dumps')}").write_bytes(form(dump))
+
+
+def _call(number: int, over: bool) -> dict:
+    frames = [
+        {"name": name, "filename": file, "line": 9}
+        for name, file in (("all_reduce", "/x/site-packages/torch/distributed/d.py"), ("train", "/job/run.py"))
+    ]
+    return {
+        "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number,
+        "p2p_seq_id": 0, "op_id": number, "profiling_name": "nccl:all_reduce", "time_created_ns": 10**18 + number,
+        "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"],
+        "state": "completed" if over else "started", "time_discovered_started_ns": None, "retired": over,
+        "time_discovered_completed_ns": None, "timeout_ms": 600000, "is_p2p": False, "frames": frames,
+    }  # fmt: skip
+
+
 def _kernels(seconds: list[float]):
     now = 0.0
     for step, each in enumerate(seconds[:10]):
@@ -231,12 +297,17 @@ def _kernels(seconds: list[float]):
         now += long
 
 
+_AUDITED = [
+    *(name for name in CONFIGS if "zero3" not in name),
+    *(f"{trainer}.{TRAINERS[trainer].form}" for trainer in AUDITED),
+]
 _READ = [
     "a.csv", "roles.csv", "counts.tsv", "quantiles.csv", "a.txt", "a.json", "columns.json", "rows.json", "a.jsonl",
     "rows.jsonl", "texts.jsonl", "a.csv.gz", "a.npy", "lengths.npz", "packed.npz", "a.idx", "a.parquet", "a.arrow",
 ]  # fmt: skip
 _FIT = "--model tiny --gpu a100 -o OUT.json"
 _RUN = "--trace a.csv --model tiny --gpu a100 --devices 2 --minibatch 2 --minibatches 2 -o OUT.json"
+_SHAPE = SPECS[1]
 _LOGGED = "--trace a.csv --model tiny --gpu a100 --devices 2 --minibatch 2"
 _SIMULATE = "--sync on-demand --gpu a100"
 _BALANCE = f"{' '.join(SETTING)} --minibatches 1 --balancer lb-mini"
@@ -287,6 +358,12 @@ _LINES = [
     ("diagnose IN lb-mini.jsonl", ["lb-mini.npz"], 2),
     ("diagnose pool.npz IN --trainer trl --price 2", ["pool.jsonl"], 2),
     ("diagnose ran-0.json ran-1.json --lengths IN", ["watch-rank0.jsonl", "lengths-of-steps.csv"], 2),
+    (f"audit IN --lengths {_SHAPE} --gpu a100 --devices 2", _AUDITED, 2),
+    ("audit IN --lengths roles.csv --gpu a100 --json", _AUDITED, 1),
+    (f"audit IN --lengths {_SHAPE} --gpu a100 --devices 2 --write OUT.txt", _AUDITED, 1),
+    (f"audit AROUND/train.sh --lengths {_SHAPE} --gpu a100 --devices 2", ["deepspeed/zero3.json"], 3),
+    ("audit sft.yaml --lengths a.csv --gpu a100 --log IN", ["trainer_state.json", "steps.jsonl", "steps.csv"], 1),
+    ("audit --hang AROUND", ["dumps/rank_0", "dumps/rank_1", "dumps-json/rank_0.json", "dumps-json/rank_1.json"], 3),
     (f"diagnose IN {_LOGGED} --balancer native", ["trainer_state.json", "steps.jsonl", "steps.csv"], 1),
 ]
 _ARGUMENTS = [

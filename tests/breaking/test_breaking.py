@@ -67,7 +67,6 @@ def test_the_first_breaks_of_each_package_are_red(package):
 def test_every_seed_is_read_whole_and_its_changes_are_drawn_alike(tmp_path):
     seeds.write(tmp_path)
     names = sorted({case.seed for case in seeds.CASES if case.seed})
-    assert {path.name for path in tmp_path.iterdir()} >= set(names)
     for name in names:
         data = (tmp_path / name).read_bytes()
         drawn = [[mutations.changed(data, name, Random(number)) for number in range(20)] for _ in range(2)]
@@ -77,5 +76,4 @@ def test_every_seed_is_read_whole_and_its_changes_are_drawn_alike(tmp_path):
 
 def test_every_command_that_reads_is_tried():
     [commands] = [action.choices for action in build_parser()._actions if hasattr(action, "_choices_actions")]
-    assert {case.argv[0] for case in seeds.CASES} <= set(commands)
-    assert len(commands) - len({case.argv[0] for case in seeds.CASES}) <= 3  # demo, explore, completion
+    assert set(commands) - {case.argv[0] for case in seeds.CASES} == {"demo", "explore", "completion"}

@@ -14,9 +14,8 @@ from odcsim.errors import InputError
 from odcsim.neighbours import TRAINERS, edit, names, shell
 from odcsim.neighbours.config import check_names, read_config
 from odcsim.neighbours.launch import Launcher
-from odcsim.neighbours.neighbour import RunEnds
 from odcsim.neighbours.settings import TrainerFlags
-from odcsim.neighbours.values import Values, flatten, plain, scalar
+from odcsim.neighbours.values import RunEnds, Values, flatten, plain, scalar
 from odcsim.trace import GRPO
 
 EXAMPLES = [json.loads(line) for line in (ROOT / "tests/odcsim/audit/examples.jsonl").read_text().splitlines()]
@@ -84,12 +83,37 @@ def test_no_name_is_swallowed(tmp_path_factory, trainer, kind, data, odd):
     assert check_names(config)[0].startswith(name)
 
 
+ODD = (0, -1, 3, 2**40, 2**70, 10**400, 0.5, 1e-320, float("inf"), True, False, "", "x", "12", "${A}", [], [1], ["a"],
+       {}, {"a": 1}, "\x1b[2J", "9" * 400)  # fmt: skip
+
+
+@pytest.mark.parametrize(("trainer", "kind"), KINDS)
+@given(data=st.data())
+def test_any_value_is_read_or_refused(tmp_path_factory, trainer, kind, data):
+    """Of every name that a reader asks for, whether a file has it or not."""
+    config = read_config(write(tmp_path_factory.mktemp("any"), trainer, data.draw(rows(trainer, kind))))
+    given = {name: config.values.get(name) for name in config.values.names}
+    Recorded.asked = set()
+    config.entry.read(Recorded(given, "F"), config.launch)
+    names = data.draw(st.lists(st.sampled_from(sorted(Recorded.asked)), min_size=1, max_size=2))
+    odd = {name: data.draw(st.sampled_from(ODD)) for name in names}
+    try:
+        row = config.entry.read(Values(given | odd, "F"), config.launch)
+        assert str(TrainerFlags(config.trainer, row))
+    except InputError:
+        return
+    counts = "devices", "per_node", "minibatch", "max_tokens", "rollouts", "updates", "each", "rows", "longest", "steps"
+    assert all(type(getattr(row, name)) is int and getattr(row, name) >= 0 for name in counts)
+
+
 class Recorded(Values):
-    """With what a reader takes where nobody says."""
+    """With what a reader asks for, and takes where nobody says."""
 
     taken: dict = {}  # noqa: RUF012 - of one test
+    asked: set = set()  # noqa: RUF012
 
     def get(self, name, default=None):
+        self.asked.add(plain(name))
         if default not in (None, ""):  # where it only asks whether somebody says anything
             self.taken[plain(name)] = default
         return super().get(name, default)
