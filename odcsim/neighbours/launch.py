@@ -67,7 +67,8 @@ def of_torchrun(values: Values) -> Launcher:
 
 
 def of_deepspeed_launcher(values: Values) -> Launcher:
-    return Launcher(machines=values.whole("num_nodes", 1, -1), per_machine=values.whole("num_gpus", 0, -1))
+    machines, each = values.whole("num_nodes", 1, -1), values.whole("num_gpus", 0, -1)  # -1: all that there are
+    return Launcher(machines=max(machines, 0), per_machine=max(each, 0))
 
 
 def of_accelerate(values: Values, folder: Path) -> Launcher:

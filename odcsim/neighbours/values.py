@@ -88,11 +88,12 @@ class Values:
         return self._usual.get(key, default) if found is None else found
 
     def given(self, name: str | Iterable[str], default: Any = None) -> Given:
-        """Of several names of one thing the first that somebody used."""
-        if not isinstance(name, str):
-            names = list(name)
-            return next((one for one in map(self.given, names) if one.value is not None), self.given(names[0], default))
-        return Given(self.names.get(plain(name), name), self.get(name, default), self.where)
+        """Of several names of one thing the first that somebody used; all of them are read."""
+        names = [name] if isinstance(name, str) else list(name)
+        every = [Given(self.names.get(plain(one), one), self.get(one, default), self.where) for one in names]
+        said = [one for one in every if one.name in self]
+        usual = [one for one in every if self._usual.get(plain(one.name)) is not None]
+        return [*said, *usual, every[0]][0]
 
     def whole(self, name: str | Iterable[str], default: int, least: int = 1) -> int:
         """`default` where nobody says, or where somebody says that nothing is meant."""

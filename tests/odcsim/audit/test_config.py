@@ -3,10 +3,11 @@
 import json
 import shlex
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from drawn_rows import KINDS, MACHINES, rows
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import ROOT
 
@@ -88,22 +89,58 @@ ODD = (0, -1, 3, 2**40, 2**70, 10**400, 0.5, 1e-320, float("inf"), True, False, 
 
 
 @pytest.mark.parametrize(("trainer", "kind"), KINDS)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_any_value_is_read_or_refused(tmp_path_factory, trainer, kind, data):
-    """Of every name that a reader asks for, whether a file has it or not."""
+    """Each of every name that a reader asks for, whether a file has it or not."""
     config = read_config(write(tmp_path_factory.mktemp("any"), trainer, data.draw(rows(trainer, kind))))
     given = {name: config.values.get(name) for name in config.values.names}
     Recorded.asked = set()
     config.entry.read(Recorded(given, "F"), config.launch)
-    names = data.draw(st.lists(st.sampled_from(sorted(Recorded.asked)), min_size=1, max_size=2))
-    odd = {name: data.draw(st.sampled_from(ODD)) for name in names}
+    counts = "devices", "per_node", "minibatch", "max_tokens", "rollouts", "updates", "each", "rows", "longest", "steps"
+    for name, odd in product(sorted(Recorded.asked), ODD):
+        try:
+            row = config.entry.read(Values(given | {name: odd}, "F"), config.launch)
+            assert str(TrainerFlags(config.trainer, row))
+        except InputError:
+            continue
+        assert all(type(of := getattr(row, count)) is int and of >= 0 for count in counts), (name, odd)
+
+
+NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)
+
+
+@given(
+    NAMES,
+    st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 9)),
+    st.dictionaries(NAMES.map(min), st.just(99)),
+)
+def test_of_several_names_the_first_that_somebody_used_counts_and_all_are_read(names, said, usual):
+    """A trainer's own default of a new name is none that somebody used: an older name counts before it."""
+    values = Values(said, "F", usual)
+    used = [said[name] for name in names if said.get(name) is not None]
+    assumed = [usual[name] for name in names if name in usual]
+    assert values.whole(names, 77, 0) == values.first(names, 77) == [*used, *assumed, 77][0]
+    assert set(values.unread()) == said.keys() - set(names)
+
+
+LAUNCHES = (
+    "accelerate launch --num_processes {} --num_machines {} --use_fsdp --parallelism_config_cp_size {} -m",
+    "torchrun --nproc_per_node {} --nnodes {} -m", "deepspeed --num_gpus {} --num_nodes {} --module",
+)  # fmt: skip
+COUNTS = st.sampled_from(["-1", "0", "2", "8", "auto", "gpu", "1:4", "x", "9" * 400, "0.5", "[1]"])
+
+
+@given(st.sampled_from(LAUNCHES), st.lists(COUNTS, min_size=3, max_size=3), st.sampled_from([0, 1, 6, 8]))
+def test_any_count_of_a_launcher_is_read_or_refused(launch, counts, devices):
+    command = f"{launch.format(*counts)} trl.scripts.sft --model_name_or_path somebody/model"
     try:
-        row = config.entry.read(Values(given | odd, "F"), config.launch)
-        assert str(TrainerFlags(config.trainer, row))
+        row = read_config(command, Launcher(devices=devices)).row()
     except InputError:
         return
-    counts = "devices", "per_node", "minibatch", "max_tokens", "rollouts", "updates", "each", "rows", "longest", "steps"
-    assert all(type(getattr(row, name)) is int and getattr(row, name) >= 0 for name in counts)
+    assert row.devices >= 1
+    assert row.workers >= 1
+    assert devices in (0, row.devices)
 
 
 class Recorded(Values):
